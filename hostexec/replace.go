@@ -1,0 +1,182 @@
+package hostexec
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Replacement is a file to put in place of another.
+type Replacement struct {
+	// Path on the host. Where it is a link, the link stays and its target is
+	// replaced.
+	Path    string
+	Content io.Reader
+	// SHA256 in hex; when set, other content is refused before anything is
+	// changed.
+	SHA256 string
+	// Mode of a file that was not there before, and of one that was: its run
+	// bits come from here, the owner and the labels from the old file.
+	Mode fs.FileMode
+}
+
+// DigestError is content that is not what was promised.
+type DigestError struct{ Path, Want, Got string }
+
+func (e *DigestError) Error() string {
+	return fmt.Sprintf("%s: content has sha256 %s, want %s", e.Path, e.Got, e.Want)
+}
+
+// tempMark is in the name of each temporary file of ours, so that what a crash
+// left can be told from anybody else's.
+const tempMark = ".upgrader-tmp"
+
+// Replace puts content in place of a file: written beside it under a temporary
+// name, given the old file's owner, extended attributes and times policy,
+// fsynced, renamed over it, and the directory fsynced. A crash at any instant
+// leaves the old or the new file, and at most the temporary one, which the next
+// Replace of the same path removes. A program running from the old file keeps
+// it (no ETXTBSY).
+func (fs FS) Replace(ctx context.Context, r Replacement) (err error) {
+	real, err := fs.Resolve(r.Path)
+	if err != nil {
+		return err
+	}
+	temp := filepath.Join(filepath.Dir(real), "."+filepath.Base(real)+tempMark)
+	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fs.named(err)
+	}
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fs.named(err)
+	}
+	defer func() {
+		f.Close()
+		if err != nil {
+			os.Remove(temp)
+		}
+	}()
+	h := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(f, h), &contextReader{ctx, r.Content}); err != nil {
+		return fmt.Errorf("write %s: %w", r.Path, fs.named(err))
+	}
+	if got := hex.EncodeToString(h.Sum(nil)); r.SHA256 != "" && got != r.SHA256 {
+		return &DigestError{Path: r.Path, Want: r.SHA256, Got: got}
+	}
+	if err := inherit(f, real, r.Mode); err != nil {
+		return fs.named(err)
+	}
+	if err := f.Sync(); err != nil {
+		return fs.named(err)
+	}
+	if err := os.Rename(temp, real); err != nil {
+		return fmt.Errorf("rename over %s: %w", r.Path, err)
+	}
+	return fs.named(syncDir(filepath.Dir(real)))
+}
+
+// WriteFile replaces a file's content, as Replace does.
+func (fs FS) WriteFile(ctx context.Context, path string, data []byte, mode fs.FileMode) error {
+	return fs.Replace(ctx, Replacement{Path: path, Content: bytes.NewReader(data), Mode: mode})
+}
+
+// CopyFile replaces the file at to by a copy of the one at from, as Replace
+// does, with its mode.
+func (fs FS) CopyFile(ctx context.Context, from, to string) error {
+	f, err := fs.Open(from)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	return fs.Replace(ctx, Replacement{Path: to, Content: f, Mode: info.Mode().Perm()})
+}
+
+// AppendLine appends data and a newline to a file of ours and fsyncs it; the
+// line is there as a whole or, after a crash, as a torn tail.
+func (fs FS) AppendLine(path string, data []byte) (err error) {
+	real, err := fs.Resolve(path)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(real, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return fs.named(err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if _, err := f.Write(append(data, '\n')); err != nil {
+		return fs.named(err)
+	}
+	return fs.named(f.Sync())
+}
+
+// inherit gives the new file what the old one had: owner and extended
+// attributes (the SELinux label is one). Without an old file the mode alone.
+func inherit(f *os.File, old string, mode fs.FileMode) error {
+	info, err := os.Lstat(old)
+	if errors.Is(err, os.ErrNotExist) {
+		return f.Chmod(mode.Perm())
+	}
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return &os.PathError{Op: "replace", Path: old, Err: errors.New("not a regular file")}
+	}
+	st := info.Sys().(*syscall.Stat_t) //nolint:forcetypeassert // Lstat on Linux
+	if err := f.Chown(int(st.Uid), int(st.Gid)); err != nil {
+		return err
+	}
+	if err := f.Chmod(mode.Perm()); err != nil {
+		return err
+	}
+	return copyXattrs(old, f)
+}
+
+func copyXattrs(old string, f *os.File) error {
+	size, err := unix.Llistxattr(old, nil)
+	if size == 0 || errors.Is(err, unix.ENOTSUP) {
+		return nil
+	}
+	if err != nil {
+		return &os.PathError{Op: "listxattr", Path: old, Err: err}
+	}
+	names := make([]byte, size)
+	if size, err = unix.Llistxattr(old, names); err != nil {
+		return &os.PathError{Op: "listxattr", Path: old, Err: err}
+	}
+	for name := range strings.SplitSeq(strings.TrimRight(string(names[:size]), "\x00"), "\x00") {
+		value := make([]byte, 1<<16) // XATTR_SIZE_MAX
+		n, err := unix.Lgetxattr(old, name, value)
+		if err != nil {
+			return &os.PathError{Op: "getxattr " + name, Path: old, Err: err}
+		}
+		if err := unix.Fsetxattr(int(f.Fd()), name, value[:n], 0); err != nil && !errors.Is(err, unix.ENOTSUP) {
+			return &os.PathError{Op: "setxattr " + name, Path: f.Name(), Err: err}
+		}
+	}
+	return nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

@@ -1,0 +1,203 @@
+package hostexec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+
+	"github.com/coreos/go-systemd/v22/dbus"
+	godbus "github.com/godbus/dbus/v5"
+)
+
+// Systemd is the host's systemd, spoken to over its D-Bus system bus. The
+// connection is made at the first call, and made again after it broke.
+type Systemd struct {
+	fs   FS
+	mu   sync.Mutex
+	conn *dbus.Conn
+}
+
+// NewSystemd speaks to the systemd whose bus is on fs.
+func NewSystemd(fs FS) *Systemd { return &Systemd{fs: fs} }
+
+// Close ends the connection.
+func (s *Systemd) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn != nil {
+		s.conn.Close()
+		s.conn = nil
+	}
+}
+
+func (s *Systemd) dial() (*dbus.Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn != nil && s.conn.Connected() {
+		return s.conn, nil
+	}
+	conn, err := dbus.NewConnection(func() (*godbus.Conn, error) {
+		path, err := s.fs.Resolve("/run/dbus/system_bus_socket")
+		if err != nil {
+			return nil, err
+		}
+		conn, err := godbus.Dial("unix:path=" + path)
+		if err != nil {
+			return nil, err
+		}
+		if err := errors.Join(conn.Auth(nil), conn.Hello()); err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		return conn, nil
+	})
+	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) {
+			return nil, fmt.Errorf("connect to systemd (is dbus.service running?): %w", err)
+		}
+		return nil, fmt.Errorf("connect to systemd: %w", err)
+	}
+	s.conn = conn
+	return conn, nil
+}
+
+// job queues a job and waits for its result.
+func (s *Systemd) job(ctx context.Context, verb, unit string, queue func(*dbus.Conn, chan<- string) error) error {
+	conn, err := s.dial()
+	if err != nil {
+		return err
+	}
+	// Buffered: go-systemd's dispatcher must not block when we stopped waiting.
+	result := make(chan string, 1)
+	if err := queue(conn, result); err != nil {
+		return fmt.Errorf("%s %s: %w", verb, unit, err)
+	}
+	select {
+	case r := <-result:
+		if r != "done" {
+			return &JobError{Verb: verb, Unit: unit, Result: r}
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%s %s: no result from systemd: %w", verb, unit, context.Cause(ctx))
+	}
+}
+
+// Start implements Units.
+func (s *Systemd) Start(ctx context.Context, unit string) error {
+	return s.job(ctx, "start", unit, func(c *dbus.Conn, ch chan<- string) error {
+		_, err := c.StartUnitContext(ctx, unit, "replace", ch)
+		return err
+	})
+}
+
+// Stop implements Units.
+func (s *Systemd) Stop(ctx context.Context, unit string) error {
+	return s.job(ctx, "stop", unit, func(c *dbus.Conn, ch chan<- string) error {
+		_, err := c.StopUnitContext(ctx, unit, "replace", ch)
+		return err
+	})
+}
+
+// Reload implements Units.
+func (s *Systemd) Reload(ctx context.Context) error {
+	conn, err := s.dial()
+	if err != nil {
+		return err
+	}
+	if err := conn.ReloadContext(ctx); err != nil {
+		return fmt.Errorf("daemon-reload: %w", err)
+	}
+	return nil
+}
+
+// ResetFailed implements Units.
+func (s *Systemd) ResetFailed(ctx context.Context, unit string) error {
+	conn, err := s.dial()
+	if err != nil {
+		return err
+	}
+	err = conn.ResetFailedUnitContext(ctx, unit)
+	if isDBusError(err, "org.freedesktop.systemd1.NoSuchUnit") {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reset-failed %s: %w", unit, err)
+	}
+	return nil
+}
+
+// StartTransient implements Units.
+func (s *Systemd) StartTransient(ctx context.Context, t Transient) error {
+	property := func(name string, value any) dbus.Property {
+		return dbus.Property{Name: name, Value: godbus.MakeVariant(value)}
+	}
+	properties := []dbus.Property{
+		dbus.PropDescription(t.Description),
+		dbus.PropExecStart(t.Argv, false),
+		dbus.PropType("exec"),
+		property("Environment", t.Env),
+		property("StandardOutputFileToAppend", t.Log),
+		property("StandardErrorFileToAppend", t.Log),
+		// SIGTERM goes to the upgrader alone: what it runs (kubeadm) must
+		// finish. SIGKILL, after the grace, to all that is left.
+		property("KillMode", "mixed"),
+		property("TimeoutStopUSec", uint64(t.StopGrace.Microseconds())), //nolint:gosec // positive
+		property("CollectMode", "inactive-or-failed"),
+		// Nothing in an upgrade may be the first to go when memory is short.
+		property("OOMScoreAdjust", int32(-900)),
+	}
+	err := s.job(ctx, "start", t.Name, func(c *dbus.Conn, ch chan<- string) error {
+		_, err := c.StartTransientUnitContext(ctx, t.Name, "fail", properties, ch)
+		return err
+	})
+	if isDBusError(err, "org.freedesktop.systemd1.UnitExists") {
+		return ErrUnitExists
+	}
+	return err
+}
+
+// Show implements Units.
+func (s *Systemd) Show(ctx context.Context, unit string) (Unit, error) {
+	conn, err := s.dial()
+	if err != nil {
+		return Unit{}, err
+	}
+	p, err := conn.GetAllPropertiesContext(ctx, unit)
+	if err != nil {
+		return Unit{}, fmt.Errorf("show %s: %w", unit, err)
+	}
+	u := Unit{
+		Name: unit, LoadState: get[string](p, "LoadState"), ActiveState: get[string](p, "ActiveState"),
+		SubState: get[string](p, "SubState"), Result: get[string](p, "Result"), Fragment: get[string](p, "FragmentPath"),
+		DropIns: get[[]string](p, "DropInPaths"), Environment: get[[]string](p, "Environment"),
+		KillMode: get[string](p, "KillMode"), MainPID: int(get[uint32](p, "MainPID")),
+		ExitStatus: int(get[int32](p, "ExecMainStatus")), Restarts: get[uint32](p, "NRestarts"),
+	}
+	for _, e := range get[[][]any](p, "ExecStart") { // a(sasbttttuii): path, argv, ignore errors, …
+		if len(e) > 1 {
+			if argv, ok := e[1].([]string); ok {
+				u.ExecStart = append(u.ExecStart, argv)
+			}
+		}
+	}
+	for _, e := range get[[][]any](p, "EnvironmentFiles") { // a(sb): path, ignore errors
+		if path, ok := e[0].(string); ok {
+			optional, _ := e[1].(bool)
+			u.EnvFiles = append(u.EnvFiles, EnvFile{Path: path, Optional: optional})
+		}
+	}
+	return u, nil
+}
+
+func get[T any](p map[string]any, name string) T {
+	v, _ := p[name].(T)
+	return v
+}
+
+func isDBusError(err error, name string) bool {
+	var e godbus.Error
+	return errors.As(err, &e) && e.Name == name
+}

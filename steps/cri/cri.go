@@ -1,0 +1,41 @@
+// Package cri is the node's container runtime as the steps see it: what
+// containerd says of itself and of the containers that it runs, whether their
+// processes are the same ones as before, and which images it has.
+package cri
+
+import (
+	"context"
+	"time"
+)
+
+// Client is a connection to the node's containerd.
+type Client interface {
+	// Version is containerd's own version without a leading "v".
+	Version(ctx context.Context) (string, error)
+	// Ready is nil when the runtime and the network conditions of CRI hold.
+	// The network's is left out until a CNI configuration exists.
+	Ready(ctx context.Context) error
+	// Containers lists the pods' sandboxes and containers that CRI knows and
+	// that run.
+	Containers(ctx context.Context) ([]Container, error)
+	// ImageID is the id of an image by its reference; "" when it is not there.
+	ImageID(ctx context.Context, ref string) (string, error)
+	Close() error
+}
+
+// Container is a running container or sandbox of a pod.
+type Container struct {
+	ID        string    `json:"id"`
+	Sandbox   bool      `json:"sandbox"`
+	Namespace string    `json:"namespace"`
+	Pod       string    `json:"pod"`
+	Name      string    `json:"name"` // "" for a sandbox
+	Attempt   uint32    `json:"attempt"`
+	ImageID   string    `json:"imageID,omitempty"`
+	PID       int       `json:"pid"`
+	Started   uint64    `json:"started"` // of the process, in clock ticks after boot (proc_pid_stat(5), field 22)
+	Created   time.Time `json:"created"`
+	// ShimPIDs are the processes that the shim reports; none, for a container
+	// that runs, means that containerd 2.x throws it away at its start.
+	ShimPIDs []int `json:"shimPIDs,omitempty"`
+}

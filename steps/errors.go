@@ -1,0 +1,107 @@
+package steps
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/node-upgrader/node-upgrader/image"
+)
+
+// Exit codes of the program: a contract with orchestrators.
+const (
+	ExitDone       = 0 // done, or nothing to do
+	ExitFailed     = 1
+	ExitUsage      = 2
+	ExitBlocked    = 3 // nothing was changed
+	ExitRolledBack = 4 // failed; the node is as it was
+	ExitIncomplete = 5 // failed; the rollback is incomplete
+)
+
+// BlockedError refuses to start; nothing was changed.
+type BlockedError struct{ Blocks []Block }
+
+func (e *BlockedError) Error() string {
+	reasons := make([]string, len(e.Blocks))
+	for i, b := range e.Blocks {
+		reasons[i] = b.Reason
+	}
+	return strings.Join(reasons, "; ")
+}
+
+// RolledBackError is a failure after which the node is as it was before.
+type RolledBackError struct{ Err error }
+
+func (e *RolledBackError) Error() string { return e.Err.Error() + " (rolled back)" }
+func (e *RolledBackError) Unwrap() error { return e.Err }
+
+// RollbackError is a failure whose rollback failed too.
+type RollbackError struct {
+	Err      error
+	Rollback error
+}
+
+func (e *RollbackError) Error() string {
+	return e.Err.Error() + "; the rollback is incomplete: " + e.Rollback.Error()
+}
+func (e *RollbackError) Unwrap() []error { return []error{e.Err, e.Rollback} }
+
+// HintError adds what to do: a command to type or a file to read.
+type HintError struct {
+	Err  error
+	Hint string
+}
+
+func (e *HintError) Error() string { return e.Err.Error() }
+func (e *HintError) Unwrap() error { return e.Err }
+
+// UsageError is a flag or an argument that makes no sense.
+type UsageError struct{ Reason string }
+
+func (e *UsageError) Error() string { return e.Reason }
+
+// ExitCode maps an error to the program's exit code.
+func ExitCode(err error) int {
+	var (
+		usage      *UsageError
+		blocked    *BlockedError
+		bad        *image.BadBundleError
+		rolledBack *RolledBackError
+		incomplete *RollbackError
+	)
+	switch {
+	case err == nil:
+		return ExitDone
+	case errors.As(err, &incomplete):
+		return ExitIncomplete
+	case errors.As(err, &rolledBack):
+		return ExitRolledBack
+	case errors.As(err, &usage):
+		return ExitUsage
+	case errors.As(err, &blocked), errors.As(err, &bad):
+		return ExitBlocked
+	default:
+		return ExitFailed
+	}
+}
+
+// Hints returns every hint in err, outermost first.
+func Hints(err error) []string {
+	var hints []string
+	var blocked *BlockedError
+	if errors.As(err, &blocked) {
+		for _, b := range blocked.Blocks {
+			if b.Hint != "" {
+				hints = append(hints, b.Hint)
+			}
+		}
+	}
+	var bad *image.BadBundleError
+	if errors.As(err, &bad) && bad.Hint != "" {
+		hints = append(hints, bad.Hint)
+	}
+	var h *HintError
+	for e := err; errors.As(e, &h); e = h.Err {
+		hints = append(hints, h.Hint)
+	}
+	return hints
+}
