@@ -32,6 +32,8 @@ type Env struct {
 	Probe func(ctx context.Context, url string) error
 	Clock Clock
 	Log   *slog.Logger
+	// Staging is what the copy step needs to know of this process.
+	Staging Staging
 	// Options as given by the user.
 	Options Options
 }

@@ -67,16 +67,22 @@ func ExitCode(err error) int {
 		bad        *image.BadBundleError
 		rolledBack *RolledBackError
 		incomplete *RollbackError
+		step       *StepError
+		outcome    *OutcomeError
 	)
 	switch {
 	case err == nil:
 		return ExitDone
+	case errors.As(err, &outcome):
+		return outcome.Outcome.Exit
 	case errors.As(err, &incomplete):
 		return ExitIncomplete
 	case errors.As(err, &rolledBack):
 		return ExitRolledBack
 	case errors.As(err, &usage):
 		return ExitUsage
+	case errors.As(err, &step) && step.Changed:
+		return ExitFailed
 	case errors.As(err, &blocked), errors.As(err, &bad):
 		return ExitBlocked
 	default:
@@ -98,6 +104,10 @@ func Hints(err error) []string {
 	var bad *image.BadBundleError
 	if errors.As(err, &bad) && bad.Hint != "" {
 		hints = append(hints, bad.Hint)
+	}
+	var outcome *OutcomeError
+	if errors.As(err, &outcome) {
+		hints = append(hints, outcome.Outcome.Hints...)
 	}
 	var h *HintError
 	for e := err; errors.As(e, &h); e = h.Err {

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/node-upgrader/node-upgrader/image"
+	"github.com/node-upgrader/node-upgrader/steps"
+)
+
+func newBundle() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "bundle", GroupID: "make", Short: "Build, inspect and verify a bundle: what is installed on nodes",
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newBundleBuild(), newBundleVerify(), newBundleInspect(), newBundleImage())
+	return cmd
+}
+
+func newBundleBuild() *cobra.Command {
+	var o image.BuildOptions
+	var versions []string
+	cmd := &cobra.Command{
+		Use: "build --from DIR --out DIR", Short: "Make a bundle from a directory of components",
+		Long: `Make a bundle from a directory of components:
+
+  DIR/bin/{containerd,containerd-shim-runc-v2,ctr,runc,kubeadm,kubelet,kubectl}
+  DIR/cni/{bridge,host-local,loopback,portmap,…}
+
+Versions are asked from the binaries themselves. The same input gives the same
+digest. Nothing is left in --out when the build fails.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.From == "" || o.Out == "" {
+				return &steps.UsageError{Reason: "bundle build: --from DIR and --out DIR are needed"}
+			}
+			var err error
+			if o.Versions, err = parseVersions(versions); err != nil {
+				return err
+			}
+			b, err := image.Build(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), b.Digest)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&o.From, "from", "", "directory with the components")
+	cmd.Flags().StringVar(&o.Out, "out", "", "directory to make; one that holds a bundle is replaced")
+	cmd.Flags().StringVar(&o.Architecture, "arch", runtime.GOARCH, "architecture of the components")
+	cmd.Flags().StringArrayVar(&versions, "version", nil, "component=version, where a binary cannot be asked")
+	return cmd
+}
+
+func parseVersions(list []string) (map[string]string, error) {
+	versions := map[string]string{}
+	for _, item := range list {
+		name, v, ok := strings.Cut(item, "=")
+		if !ok || name == "" || v == "" {
+			return nil, &steps.UsageError{Reason: fmt.Sprintf("--version %q: want component=version", item)}
+		}
+		versions[name] = v
+	}
+	return versions, nil
+}
+
+func newBundleVerify() *cobra.Command {
+	return &cobra.Command{
+		Use: "verify DIR", Short: "Hash every file of a bundle", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			b, err := image.Open(args[0])
+			if err != nil {
+				return err
+			}
+			if err := b.Verify(cmd.Context(), nil); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), b.Digest)
+			return err
+		},
+	}
+}
+
+func newBundleInspect() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use: "inspect DIR", Short: "Show what a bundle holds", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if output != "text" && output != "json" {
+				return &steps.UsageError{Reason: fmt.Sprintf("--output %q: want text or json", output)}
+			}
+			b, err := image.Open(args[0])
+			if err != nil {
+				return err
+			}
+			return printBundle(cmd.OutOrStdout(), output, b)
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	return cmd
+}
+
+func printBundle(w io.Writer, output string, b *image.Bundle) error {
+	if output == "json" {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(struct {
+			Digest string `json:"digest"`
+			image.Manifest
+		}{b.Digest, b.Manifest})
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "digest\t%s\nKubernetes\t%s\narchitecture\t%s\n", b.Digest, b.Manifest.KubernetesVersion, b.Manifest.Architecture)
+	for _, c := range b.Manifest.Components {
+		fmt.Fprintf(t, "%s\t%s\n", c.Name, c.Version)
+	}
+	fmt.Fprintln(t)
+	for _, f := range b.Manifest.Files {
+		fmt.Fprintf(t, "%s\t%.1f MiB\t%s\t%s\n", f.Path, float64(f.Size)/(1<<20), f.SHA256[:12], f.Place)
+	}
+	return t.Flush()
+}
+
+func newBundleImage() *cobra.Command {
+	var o image.ArchiveOptions
+	var dir string
+	cmd := &cobra.Command{
+		Use: "image --bundle DIR --ref NAME --out FILE", Short: "Write the container image, upgrader and bundle, as an OCI archive",
+		Long: `Write the container image as an OCI archive: FROM scratch, /upgrader and /bundle,
+one layer a component. No Docker is needed. Import it with
+` + "`ctr -n k8s.io images import FILE`" + `, or copy it to a registry.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if dir == "" || o.Ref == "" || o.Out == "" {
+				return &steps.UsageError{Reason: "bundle image: --bundle DIR, --ref NAME and --out FILE are needed"}
+			}
+			b, err := image.Open(dir)
+			if err != nil {
+				return err
+			}
+			o.Bundle = b
+			return image.WriteArchive(cmd.Context(), o)
+		},
+	}
+	cmd.Flags().StringVar(&dir, "bundle", "", "directory of the bundle")
+	cmd.Flags().StringVar(&o.Upgrader, "upgrader", "/proc/self/exe", "static upgrader binary of the image")
+	cmd.Flags().StringVar(&o.Ref, "ref", "", "full name of the image, with tag")
+	cmd.Flags().StringVar(&o.Out, "out", "", "file to write")
+	return cmd
+}

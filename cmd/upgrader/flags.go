@@ -1,0 +1,152 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/node-upgrader/node-upgrader/steps"
+)
+
+// config is what the flags say, checked; nothing changes it afterwards.
+type config struct {
+	bundle     string // a directory on this side of Enter; "": found
+	kubeconfig string
+	output     string
+	options    steps.Options
+}
+
+// flags are the flags of a command that looks at or works on the node.
+type flags struct {
+	config
+	role               string
+	certificateRenewal bool
+	etcdUpgrade        bool
+	gracePeriod        int
+	skipWait           int
+}
+
+var validRunID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+
+// bind adds the flags that every command of the node has, and those of the
+// named steps (all without a name).
+func (f *flags) bind(cmd *cobra.Command, names ...string) {
+	fs := cmd.Flags()
+	fs.StringVar(&f.bundle, "bundle", "", "directory of the bundle; by default /bundle of the image, or the one this program was staged with")
+	fs.StringVarP(&f.output, "output", "o", "text", "text or json: how logs (stderr) and data (stdout) are written")
+	fs.StringVar(&f.options.RunID, "run-id", "", "name of this run, an orchestrator's upgrade id; by default made from the bundle's digest")
+	fs.StringVar(&f.role, "role", "", "control-plane or worker; by default found out, and a contradiction is an error")
+	fs.BoolVar(&f.options.DrainFirst, "drain-first", false, "drain before containerd is restarted, not only before the kubelet")
+	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "credentials for cordon and drain; by default the pod's service account, or a control plane's /etc/kubernetes/admin.conf")
+	has := func(name string) bool { return len(names) == 0 || slices.Contains(names, name) }
+	if has("kubeadm") {
+		f.bindKubeadm(fs)
+	}
+	f.options.Drain = steps.DefaultDrain()
+	if has("drain") {
+		f.bindDrain(fs)
+	}
+}
+
+func (f *flags) bindKubeadm(fs *pflag.FlagSet) {
+	k := &f.options.Kubeadm
+	fs.StringVar(&k.Config, "config", "", "kubeadm: path on the host of an UpgradeConfiguration; excludes the four flags of kubeadm below")
+	fs.StringVar(&k.Patches, "patches", "", "kubeadm: directory on the host with patches; kubeadm does not remember them")
+	fs.BoolVar(&f.certificateRenewal, "certificate-renewal", true, "kubeadm: renew the certificates of the control plane")
+	fs.BoolVar(&f.etcdUpgrade, "etcd-upgrade", true, "kubeadm: upgrade etcd")
+	fs.StringSliceVar(&k.IgnorePreflightErrors, "ignore-preflight-errors", nil, "kubeadm: checks whose errors are shown as warnings")
+}
+
+func (f *flags) bindDrain(fs *pflag.FlagSet) {
+	d := &f.options.Drain
+	fs.BoolVar(&d.DeleteEmptyDirData, "delete-emptydir-data", d.DeleteEmptyDirData, "drain: go on even if there are pods using emptyDir")
+	fs.BoolVar(&d.Force, "force", d.Force, "drain: also evict pods that no controller would make again")
+	fs.BoolVar(&d.IgnoreDaemonSets, "ignore-daemonsets", d.IgnoreDaemonSets, "drain: leave the pods of DaemonSets")
+	fs.BoolVar(&d.DisableEviction, "disable-eviction", d.DisableEviction, "drain: delete pods instead of evicting them, past every PodDisruptionBudget")
+	fs.IntVar(&f.gracePeriod, "grace-period", -1, "drain: seconds a pod is given to end; negative: its own")
+	fs.DurationVar(&d.Timeout, "timeout", d.Timeout, "drain: time to wait before giving up")
+	fs.StringVar(&d.PodSelector, "pod-selector", "", "drain: only these pods")
+	fs.IntVar(&f.skipWait, "skip-wait-for-delete-timeout", 0, "drain: do not wait for pods whose deletion is older than this many seconds")
+}
+
+// validate checks what the flags say.
+func (f *flags) validate(cmd *cobra.Command) (config, error) {
+	c := f.config
+	switch c.output {
+	case "text", "json":
+	default:
+		return c, &steps.UsageError{Reason: fmt.Sprintf("--output %q: want text or json", c.output)}
+	}
+	switch steps.Role(f.role) {
+	case "", steps.ControlPlane, steps.Worker:
+		c.options.Role = steps.Role(f.role)
+	default:
+		return c, &steps.UsageError{Reason: fmt.Sprintf("--role %q: want %s or %s", f.role, steps.ControlPlane, steps.Worker)}
+	}
+	if id := c.options.RunID; id != "" && !validRunID.MatchString(id) {
+		return c, &steps.UsageError{Reason: fmt.Sprintf("--run-id %q: want at most 63 letters, digits, '.', '_' and '-', the first a letter or a digit", id)}
+	}
+	if c.options.Drain.Timeout <= 0 {
+		return c, &steps.UsageError{Reason: fmt.Sprintf("--timeout %s: a drain needs a deadline", c.options.Drain.Timeout)}
+	}
+	if cmd.Flags().Changed("certificate-renewal") {
+		c.options.Kubeadm.CertificateRenewal = &f.certificateRenewal
+	}
+	if cmd.Flags().Changed("etcd-upgrade") {
+		c.options.Kubeadm.EtcdUpgrade = &f.etcdUpgrade
+	}
+	if c.options.Kubeadm.Config != "" {
+		for _, other := range []string{"patches", "certificate-renewal", "etcd-upgrade", "ignore-preflight-errors"} {
+			if cmd.Flags().Changed(other) {
+				return c, &steps.UsageError{Reason: fmt.Sprintf("--config and --%s: kubeadm takes the one or the other; put it into the UpgradeConfiguration", other)}
+			}
+		}
+	}
+	c.options.Drain.GracePeriod = time.Duration(f.gracePeriod) * time.Second
+	c.options.Drain.SkipWaitForDelete = time.Duration(f.skipWait) * time.Second
+	for _, p := range []struct{ flag, path string }{{"config", c.options.Kubeadm.Config}, {"patches", c.options.Kubeadm.Patches}, {"kubeconfig", c.kubeconfig}} {
+		if p.path != "" && !strings.HasPrefix(p.path, "/") {
+			return c, &steps.UsageError{Reason: fmt.Sprintf("--%s %s: want an absolute path on the host", p.flag, p.path)}
+		}
+	}
+	return c, nil
+}
+
+// given are the flags that say what is done, as given, in a form that can be
+// given again: all but the bundle's place and the output.
+func given(cmd *cobra.Command) []string {
+	var list []string
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		if flag.Name == "bundle" || flag.Name == "output" {
+			return
+		}
+		value := flag.Value.String()
+		if items, ok := flag.Value.(pflag.SliceValue); ok {
+			value = strings.Join(items.GetSlice(), ",")
+		}
+		list = append(list, "--"+flag.Name+"="+value)
+	})
+	return list
+}
+
+// environment variables by which the program speaks to itself across Enter.
+const (
+	bundleFD      = "UPGRADER_BUNDLE_FD"
+	terminationFD = "UPGRADER_TERMINATION_FD"
+	enteredEnv    = "UPGRADER_ENTERED"
+)
+
+// fdPath is the path of an inherited descriptor, named by an environment
+// variable; "" when there is none. Other processes of the host can use it.
+func fdPath(variable string) string {
+	if fd := os.Getenv(variable); fd != "" {
+		return fmt.Sprintf("/proc/%d/fd/%s", os.Getpid(), fd)
+	}
+	return ""
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/node-upgrader/node-upgrader/hostexec"
+	"github.com/node-upgrader/node-upgrader/image"
+	"github.com/node-upgrader/node-upgrader/steps"
+	"github.com/node-upgrader/node-upgrader/steps/cri"
+	"github.com/node-upgrader/node-upgrader/steps/kube"
+)
+
+// session is one command's view of the node.
+type session struct {
+	config config
+	runner steps.Runner
+	log    *logger
+	units  *hostexec.Systemd
+}
+
+func (s *session) close() {
+	s.units.Close()
+	s.log.close()
+}
+
+// newSession opens the bundle and looks at who the node is. It writes nothing.
+func newSession(ctx context.Context, c config, p place, errOut io.Writer) (*session, error) {
+	dir, err := bundleDir(c)
+	if err != nil {
+		return nil, err
+	}
+	bundle, err := image.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	files := hostexec.NewFS(p.root())
+	units := hostexec.NewSystemd(files)
+	host := hostexec.Host{FS: files, Commands: hostexec.Exec{}, Units: units}
+	if p.container {
+		host.Commands = noCommands{}
+	}
+	node, err := steps.DiscoverNode(ctx, host, c.options.Role)
+	if err != nil {
+		return nil, err
+	}
+	bootID, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, err
+	}
+	if c.options.RunID == "" {
+		c.options.RunID = strings.TrimPrefix(bundle.Digest, "sha256:")[:12]
+	}
+	log := newLogger(errOut, c.output)
+	env := steps.Env{
+		Host: host, Bundle: bundle, Node: node, Record: steps.NewRecord(files, c.options.RunID),
+		Runtime: func(ctx context.Context) (cri.Client, error) {
+			return cri.Dial(ctx, files, cri.DefaultSocket)
+		},
+		Kube: func(context.Context) (kubernetes.Interface, error) {
+			return kube.FromFile(files, "/etc/kubernetes/kubelet.conf")
+		},
+		Admin:   func(context.Context) (kubernetes.Interface, error) { return admin(c, p, files) },
+		Probe:   newProbe(),
+		Clock:   steps.SystemClock(),
+		Log:     slog.New(log),
+		Staging: steps.Staging{Upgrader: "/proc/self/exe", BootID: strings.TrimSpace(string(bootID))},
+		Options: c.options,
+	}
+	return &session{config: c, runner: steps.Runner{Env: env, Plan: steps.Plan(c.options)}, log: log, units: units}, nil
+}
+
+// admin finds credentials that may cordon and evict.
+func admin(c config, p place, files hostexec.FS) (kubernetes.Interface, error) {
+	const adminConf = "/etc/kubernetes/admin.conf"
+	switch {
+	case c.kubeconfig != "":
+		return kube.FromFile(files, c.kubeconfig)
+	case p.container:
+		return kube.InCluster()
+	}
+	there, err := files.Exists(adminConf)
+	if err != nil {
+		return nil, err
+	}
+	if !there {
+		return nil, &steps.HintError{
+			Err:  errors.New("this node has no credentials that may cordon and evict"),
+			Hint: "give an administrator's with --kubeconfig PATH, or use the pod's way (upgrader manifests pod)",
+		}
+	}
+	return kube.FromFile(files, adminConf)
+}
+
+// newProbe asks health endpoints of this machine. What they prove is that they
+// answer; their certificates are the cluster's own and not checked, as the
+// kubelet does not check them.
+func newProbe() func(context.Context, string) error {
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
+		DisableKeepAlives: true,
+	}}
+	return func(ctx context.Context, url string) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode < 200 || resp.StatusCode >= 400 {
+			body, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
+			return fmt.Errorf("%s: %s: %s", url, resp.Status, strings.TrimSpace(string(body)))
+		}
+		return nil
+	}
+}
+
+// noCommands is for steps that stay in their container: programs of the host
+// could not run there.
+type noCommands struct{}
+
+func (noCommands) Run(_ context.Context, c hostexec.Command) (hostexec.Output, error) {
+	return hostexec.Output{}, &hostexec.CommandError{Argv: c.Argv, Code: -1, Err: errors.New("not on the host")}
+}

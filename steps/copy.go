@@ -1,0 +1,98 @@
+package steps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/node-upgrader/node-upgrader/image"
+)
+
+// Staging is where the copy step takes things from.
+type Staging struct {
+	// Upgrader is the path of the running program, as this process sees it.
+	Upgrader string
+	// BootID is the kernel's; what was staged under another one is hashed
+	// again, since a power cut may have taken what was not yet on the disk.
+	BootID string
+}
+
+// headroom is what has to stay free on the disk beside what is staged: backups
+// of the files replaced and the journal are smaller than the bundle itself.
+const headroom = 64 << 20
+
+// inodes is more than a bundle's files and their backups will ever need.
+const inodes = 512
+
+// copyStep puts the bundle and the upgrader itself on the host, verified, so
+// that every later step, and a rollback, work without the image.
+func copyStep() Step {
+	return Step{
+		Name: "copy", Short: "verify the bundle and stage it on the host with the upgrader itself",
+		Timeout: 10 * time.Minute, Check: checkCopy, Run: runCopy,
+	}
+}
+
+func checkCopy(_ context.Context, env Env) (State, error) {
+	store, err := env.Host.FS.Resolve(Store)
+	if err != nil {
+		return State{}, err
+	}
+	want := env.Bundle.Digest
+	_, err = image.FindStaged(store, want, env.Staging.BootID)
+	if err == nil {
+		return State{Phase: Done, Facts: []Fact{{"bundle", want, want}}}, nil
+	}
+	state := State{
+		Phase:   Needed,
+		Facts:   []Fact{{"bundle", "not staged", want}},
+		Changes: []Change{{"add", Store + "/" + strings.TrimPrefix(want, "sha256:")}},
+	}
+	if !errors.Is(err, image.ErrNotStaged) {
+		state.Facts[0].Have = err.Error()
+	}
+	free, err := env.Host.FS.Free(Store)
+	if err != nil {
+		return State{}, err
+	}
+	// Twice: the backups of what the bundle replaces are about as large.
+	need := 2*uint64(image.StagedNeeds(env.Bundle)) + headroom //nolint:gosec // sizes are positive
+	if free.Bytes < need {
+		state.Phase = Blocked
+		state.Blocks = append(state.Blocks, Block{
+			Reason: fmt.Sprintf("disk: %s has %d MiB free, staging the bundle and keeping what it replaces needs %d MiB", StateDir, free.Bytes>>20, need>>20),
+			Hint:   fmt.Sprintf("free %d MiB on the file system of %s (old bundles are below %s)", (need-free.Bytes)>>20+1, StateDir, Store),
+		})
+	}
+	if free.Inodes < inodes {
+		state.Phase = Blocked
+		state.Blocks = append(state.Blocks, Block{
+			Reason: fmt.Sprintf("disk: %s has %d inodes free, %d are needed", StateDir, free.Inodes, inodes),
+			Hint:   "remove files on the file system of " + StateDir,
+		})
+	}
+	return state, nil
+}
+
+func runCopy(ctx context.Context, env Env) error {
+	if err := env.Host.FS.MkdirAll(Store, 0o700); err != nil {
+		return err
+	}
+	store, err := env.Host.FS.Resolve(Store)
+	if err != nil {
+		return err
+	}
+	staged, err := image.Stage(ctx, env.Bundle, image.StageOptions{
+		Store: store, Upgrader: env.Staging.Upgrader, BootID: env.Staging.BootID,
+		Progress: func(done, total int64) {
+			env.Log.Debug("progress", "done", done, "total", total)
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("stage the bundle: %w", err)
+	}
+	env.Log.Info("staged and verified", "dir", env.Host.FS.HostPath(staged.Bundle.Dir), "mib", image.StagedNeeds(env.Bundle)>>20)
+	return nil
+}

@@ -1,0 +1,201 @@
+package steps
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/node-upgrader/node-upgrader/hostexec"
+)
+
+// UnitName is the one systemd unit that may change this node; being loaded
+// once only, it is the node's lock.
+const UnitName = "upgrader.service"
+
+// InvocationEnv is the unit's environment variable that holds its Invocation
+// as JSON: systemd itself remembers what the unit runs.
+const InvocationEnv = "UPGRADER_INVOCATION"
+
+// Invocation is one start of the unit.
+type Invocation struct {
+	ID      string   `json:"id"` // distinguishes this start from every other
+	RunID   string   `json:"runID"`
+	Bundle  string   `json:"bundle"`
+	Command string   `json:"command"` // run, or a step's name
+	Flags   []string `json:"flags"`   // those that say what is done
+	Argv    []string `json:"argv"`
+	Log     string   `json:"log"`
+	Offset  int64    `json:"offset"` // where in Log this invocation begins
+}
+
+// Outcome is how an invocation ended, written by the unit's process itself as
+// its last act.
+type Outcome struct {
+	ID      string   `json:"id"`
+	Exit    int      `json:"exit"`
+	Error   string   `json:"error,omitempty"`
+	Hints   []string `json:"hints,omitempty"`
+	Results []Result `json:"results,omitempty"`
+}
+
+// Err is nil for an invocation that ended well.
+func (o Outcome) Err() error {
+	if o.Exit == ExitDone {
+		return nil
+	}
+	return &OutcomeError{Outcome: o}
+}
+
+// OutcomeError is the failure of the unit's process, told by its caller.
+type OutcomeError struct{ Outcome Outcome }
+
+func (e *OutcomeError) Error() string { return e.Outcome.Error }
+
+// DetachedError is the caller's leaving while the unit goes on.
+type DetachedError struct{ Invocation Invocation }
+
+func (e *DetachedError) Error() string {
+	return fmt.Sprintf("detached: %s goes on in %s", e.Invocation.Command, UnitName)
+}
+
+// Detach runs inv as the unit, or attaches to the unit where it runs the same
+// already, hands each line of its log to emit, from the invocation's beginning,
+// and returns how it ended. Another run's unit is a *BlockedError that names
+// it. When ctx ends the unit goes on: *DetachedError.
+func Detach(ctx context.Context, env Env, inv Invocation, emit func(line []byte)) (Outcome, error) {
+	for {
+		if o, attached, err := Attach(ctx, env, inv, emit); attached || err != nil {
+			return o, err
+		}
+		switch started, err := start(ctx, env, inv); {
+		case errors.Is(err, hostexec.ErrUnitExists):
+			// Somebody was faster: attach, or be told who it is.
+		case err != nil:
+			return Outcome{}, err
+		default:
+			return follow(ctx, env, started, emit)
+		}
+		if err := env.Clock.Sleep(ctx, 50*time.Millisecond); err != nil {
+			return Outcome{}, err
+		}
+	}
+}
+
+// Attach follows the unit to its end where it runs the same work as inv; false
+// when nothing runs.
+func Attach(ctx context.Context, env Env, inv Invocation, emit func(line []byte)) (Outcome, bool, error) {
+	running, err := attachable(ctx, env, inv)
+	if err != nil || running == nil {
+		return Outcome{}, false, err
+	}
+	env.Log.Info("attached to the running unit", "unit", UnitName, "run", running.RunID)
+	o, err := follow(ctx, env, *running, emit)
+	return o, true, err
+}
+
+// attachable returns the running invocation when it is the same work as inv,
+// nil when nothing runs.
+func attachable(ctx context.Context, env Env, inv Invocation) (*Invocation, error) {
+	unit, err := env.Host.Units.Show(ctx, UnitName)
+	if err != nil || !unit.Running() && unit.ActiveState != "deactivating" {
+		return nil, err
+	}
+	running, err := ParseInvocation(unit.Environment)
+	if err != nil {
+		return nil, err
+	}
+	if running.RunID == inv.RunID && running.Bundle == inv.Bundle && running.Command == inv.Command && slices.Equal(running.Flags, inv.Flags) {
+		return &running, nil
+	}
+	return nil, &BlockedError{Blocks: []Block{{
+		Reason: fmt.Sprintf("another upgrade works on this node: run %s, %s, bundle %s", running.RunID, running.Command, running.Bundle),
+		Hint:   "wait for it (upgrader status), or stop it: systemctl stop " + UnitName,
+	}}}
+}
+
+// start starts the unit; hostexec.ErrUnitExists when somebody else did so just
+// before.
+func start(ctx context.Context, env Env, inv Invocation) (Invocation, error) {
+	if err := env.Record.Init(); err != nil {
+		return inv, err
+	}
+	if info, err := env.Host.FS.Stat(inv.Log); err == nil {
+		inv.Offset = info.Size()
+	}
+	data, err := json.Marshal(inv)
+	if err != nil {
+		return inv, err
+	}
+	if err := env.Host.Units.ResetFailed(ctx, UnitName); err != nil {
+		return inv, err
+	}
+	return inv, env.Host.Units.StartTransient(ctx, hostexec.Transient{
+		Name: UnitName, Description: "upgrader " + inv.Command + " (run " + inv.RunID + ")",
+		Argv: inv.Argv, Log: inv.Log,
+		Env: []string{InvocationEnv + "=" + string(data), "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"},
+		// Longer than kubeadm may take: it must not be killed half-way.
+		StopGrace: 50 * time.Minute,
+	})
+}
+
+// ParseInvocation finds the invocation in a unit's environment.
+func ParseInvocation(environ []string) (Invocation, error) {
+	for _, kv := range environ {
+		if data, ok := strings.CutPrefix(kv, InvocationEnv+"="); ok {
+			var inv Invocation
+			if err := json.Unmarshal([]byte(data), &inv); err != nil {
+				return inv, fmt.Errorf("read what %s runs: %w", UnitName, err)
+			}
+			return inv, nil
+		}
+	}
+	return Invocation{}, fmt.Errorf("%s was not started by the upgrader: it has no %s", UnitName, InvocationEnv)
+}
+
+// Conclude writes the invocation's outcome; it is the last thing that the
+// unit's process does.
+func Conclude(ctx context.Context, r Record, o Outcome) error { return r.Save(ctx, "outcome", o) }
+
+// follow hands out the log until the unit is gone, and returns its outcome.
+func follow(ctx context.Context, env Env, inv Invocation, emit func([]byte)) (Outcome, error) {
+	tail := &tail{fs: env.Host.FS, path: inv.Log, offset: inv.Offset}
+	for {
+		unit, err := env.Host.Units.Show(ctx, UnitName)
+		if ctx.Err() != nil {
+			return Outcome{}, &DetachedError{Invocation: inv}
+		}
+		if err != nil {
+			// The bus comes and goes with daemon-reexec; what counts is the outcome.
+			env.Log.Debug("ask for the unit's state", "error", err.Error())
+		}
+		// The log is read after the state: a unit that was seen ended has
+		// written all it ever will.
+		if err := tail.emit(emit); err != nil {
+			return Outcome{}, err
+		}
+		if err == nil && !unit.Running() && unit.ActiveState != "deactivating" {
+			return outcome(env, inv)
+		}
+		if env.Clock.Sleep(ctx, 100*time.Millisecond) != nil {
+			return Outcome{}, &DetachedError{Invocation: inv}
+		}
+	}
+}
+
+func outcome(env Env, inv Invocation) (Outcome, error) {
+	var o Outcome
+	if _, err := env.Record.Load("outcome", &o); err != nil {
+		return o, err
+	}
+	if o.ID != inv.ID {
+		return Outcome{}, &HintError{
+			Err:  fmt.Errorf("%s ended without an outcome: it was killed", UnitName),
+			Hint: "run the same command again: each step can be repeated (log: " + inv.Log + ")",
+		}
+	}
+	return o, nil
+}
