@@ -92,7 +92,7 @@ func WorkloadImage(ctx context.Context, progress io.Writer) (archive, ref string
 }
 
 type builder struct {
-	ctx      context.Context //nolint:containedctx // one build
+	ctx      context.Context // of the one build
 	progress io.Writer
 	platform string // Go and the architecture: part of every key
 	of       int    // how many parts there are

@@ -79,7 +79,7 @@ func TestAssemble(t *testing.T) {
 		t.Error(diff)
 	}
 	lines := strings.Split(strings.TrimSpace(progress.String()), "\n")
-	if len(lines) != b.of || lines[1] != "building kubelet "+set.Kubernetes+" (2 of 16) … 0 s" {
+	if len(lines) != b.of || lines[1] != "building kubelet "+set.Kubernetes+" (2 of 17) … 0 s" {
 		t.Errorf("progress:\n%s", progress.String())
 	}
 
@@ -123,7 +123,7 @@ func TestOwn(t *testing.T) {
 		t.Skip("runs the go command")
 	}
 	dir := t.TempDir()
-	for _, p := range []part{own("pause", "3.2.1", pauseSource), own("workload", "v1", workloadSource)} {
+	for _, p := range []part{own("pause", "3.2.1", pauseSource), own(iptablesVariant, "1", iptablesSource), own("workload", "v1", workloadSource)} {
 		if err := p.build(t.Context(), dir); err != nil {
 			t.Fatal(err)
 		}

@@ -26,7 +26,7 @@ func TestImageFor(t *testing.T) {
 		"registry.k8s.io/kube-apiserver:v1.36.3":          {"/usr/local/bin/kube-apiserver", []string{"usr/local/bin/kube-apiserver"}},
 		"registry.k8s.io/kube-controller-manager:v1.36.3": {"/usr/local/bin/kube-controller-manager", []string{"usr/local/bin/kube-controller-manager"}},
 		"registry.k8s.io/kube-scheduler:v1.36.3":          {"/usr/local/bin/kube-scheduler", []string{"usr/local/bin/kube-scheduler"}},
-		"registry.k8s.io/kube-proxy:v1.36.3":              {"/usr/local/bin/kube-proxy", []string{"sbin", "usr/local/bin/kube-proxy", "usr/sbin/iptables", "usr/sbin/xtables-nft-multi"}},
+		"registry.k8s.io/kube-proxy:v1.36.3":              {"/usr/local/bin/kube-proxy", []string{"sbin", "usr/local/bin/kube-proxy", "usr/sbin/iptables", "usr/sbin/iptables-variant", "usr/sbin/xtables-nft-multi"}},
 		"registry.k8s.io/coredns/coredns:v1.14.2":         {"/coredns", []string{"coredns"}},
 		"registry.k8s.io/pause:3.10.2":                    {"/pause", []string{"pause"}},
 		"registry.k8s.io/etcd:3.6.8-0":                    {"/usr/local/bin/etcd", []string{"usr/local/bin/etcd", "usr/local/bin/etcdctl"}},
@@ -122,7 +122,7 @@ func fakeBinaries(t *testing.T) (bin binaries, root string) {
 	t.Helper()
 	dir := t.TempDir()
 	bin = binaries{}
-	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "coredns", "pause", "etcd", "etcdctl"} {
+	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "coredns", "pause", "etcd", "etcdctl", iptablesVariant} {
 		bin[name] = filepath.Join(dir, name)
 		if err := os.WriteFile(bin[name], []byte("binary "+name), 0o755); err != nil {
 			t.Fatal(err)
@@ -135,7 +135,7 @@ func fakeBinaries(t *testing.T) (bin binaries, root string) {
 	if err := os.WriteFile(filepath.Join(root, "usr/sbin/xtables-nft-multi"), []byte("iptables"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for name, to := range map[string]string{"sbin": "usr/sbin", "usr/sbin/iptables": "xtables-nft-multi"} {
+	for name, to := range map[string]string{"sbin": "usr/sbin", "usr/sbin/iptables": iptablesVariant} {
 		if err := os.Symlink(to, filepath.Join(root, name)); err != nil {
 			t.Fatal(err)
 		}

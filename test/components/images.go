@@ -53,7 +53,7 @@ func imageFor(ref string, bin binaries, proxyRoot string) (image, error) {
 		if err != nil {
 			return image{}, err
 		}
-		im.layers = append(im.layers, tree)
+		im.layers = append(im.layers, append(tree, directory("run", 0o755), fromFile("usr/sbin/"+iptablesVariant, bin[iptablesVariant])))
 		at("/usr/local/bin/", name)
 	case "etcd":
 		at("/usr/local/bin/", "etcd", "etcdctl")

@@ -24,6 +24,9 @@ type part struct {
 //go:embed pause/main.go
 var pauseSource string
 
+//go:embed iptables/main.go
+var iptablesSource string
+
 //go:embed workload/main.go
 var workloadSource string
 
@@ -44,6 +47,7 @@ func parts(s Set) []part {
 			binary: map[string]string{"github.com/coredns/coredns": "coredns"},
 		}),
 		own("pause", s.Pause, pauseSource),
+		own(iptablesVariant, "1", iptablesSource),
 		proxyRoot(),
 	)
 }

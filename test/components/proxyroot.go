@@ -12,12 +12,17 @@ import (
 	"github.com/node-upgrader/node-upgrader/test/debian"
 )
 
+// iptablesVariant is the program that kube-proxy runs under iptables' names: see
+// iptables/main.go.
+const iptablesVariant = "iptables-variant"
+
 // proxyRoot is the root file system of kube-proxy's image without kube-proxy:
-// iptables, nft, conntrack and what they need, from Debian's packages.
+// iptables (nft and legacy), nft, conntrack and what they need, from Debian's
+// packages.
 func proxyRoot() part {
 	return part{
 		name: "kube-proxy's root", version: "Debian",
-		key:   "iptables nftables conntrack 1",
+		key:   "iptables nftables conntrack 2",
 		build: buildProxyRoot,
 	}
 }
@@ -31,9 +36,9 @@ func buildProxyRoot(ctx context.Context, dir string) error {
 	if err := debian.Unpack(ctx, root, debs...); err != nil {
 		return err
 	}
-	// What the packages' scripts would have made with update-alternatives.
+	// In place of what the package's script makes with update-alternatives.
 	for _, name := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
-		if err := os.Symlink("xtables-nft-multi", filepath.Join(root, "usr/sbin", name)); err != nil {
+		if err := os.Symlink(iptablesVariant, filepath.Join(root, "usr/sbin", name)); err != nil {
 			return err
 		}
 	}
@@ -52,7 +57,7 @@ func buildProxyRoot(ctx context.Context, dir string) error {
 	if os.Geteuid() != 0 {
 		return nil // cannot be tried
 	}
-	for _, argv := range [][]string{{"/usr/sbin/iptables", "--version"}, {"/usr/sbin/ip6tables-restore", "--version"}, {"/usr/sbin/nft", "--version"}, {"/usr/sbin/conntrack", "--version"}} {
+	for _, argv := range [][]string{{"/usr/sbin/iptables-nft", "--version"}, {"/usr/sbin/ip6tables-legacy-restore", "--version"}, {"/usr/sbin/nft", "--version"}, {"/usr/sbin/conntrack", "--version"}} {
 		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 		cmd.Dir = "/"
 		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
