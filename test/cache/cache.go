@@ -127,7 +127,7 @@ func lock(ctx context.Context, says io.Writer, file, kind string) (unlock func()
 			return nil, fmt.Errorf("lock %s: %w", file, err)
 		}
 		if !said {
-			fmt.Fprintf(says, "waiting for another process that makes the same %s (lock %s)\n", kind, file)
+			_, _ = fmt.Fprintf(says, "waiting for another process that makes the same %s (lock %s)\n", kind, file)
 			said = true
 		}
 		select {

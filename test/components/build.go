@@ -129,12 +129,12 @@ func (b *builder) part(n int, p part) (string, error) {
 // timed runs build between the two halves of its line of progress.
 func (b *builder) timed(n int, what string, build func() error) error {
 	start := time.Now()
-	fmt.Fprintf(b.progress, "building %s (%d of %d) … ", what, n, b.of)
+	_, _ = fmt.Fprintf(b.progress, "building %s (%d of %d) … ", what, n, b.of)
 	if err := build(); err != nil {
-		fmt.Fprintln(b.progress)
+		_, _ = fmt.Fprintln(b.progress)
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	fmt.Fprintf(b.progress, "%.0f s\n", time.Since(start).Seconds())
+	_, _ = fmt.Fprintf(b.progress, "%.0f s\n", time.Since(start).Seconds())
 	return nil
 }
 

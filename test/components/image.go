@@ -72,7 +72,7 @@ func (im image) writeArchive(file string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	w := tar.NewWriter(f)
 	if err := addFile(w, "oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`)); err != nil {
 		return err

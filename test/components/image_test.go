@@ -156,7 +156,7 @@ func readArchive(t *testing.T, im image) (v1.Image, map[string]string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	for r := tar.NewReader(f); ; {
 		header, err := r.Next()
 		if errors.Is(err, io.EOF) {

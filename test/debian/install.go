@@ -29,13 +29,13 @@ func Install(ctx context.Context, progress io.Writer, pkgs ...string) error {
 		return fmt.Errorf("install Debian packages: not root; run: apt-get install --no-install-recommends %s", strings.Join(missing, " "))
 	}
 	start := time.Now()
-	fmt.Fprintf(progress, "installing Debian packages %s … ", strings.Join(missing, " "))
+	_, _ = fmt.Fprintf(progress, "installing Debian packages %s … ", strings.Join(missing, " "))
 	args := append([]string{"apt-get", "install", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"}, missing...)
 	if err := withLists(ctx, func() error { return run(ctx, "", args...) }); err != nil {
-		fmt.Fprintln(progress)
+		_, _ = fmt.Fprintln(progress)
 		return fmt.Errorf("install Debian packages: %w", err)
 	}
-	fmt.Fprintf(progress, "%.0f s\n", time.Since(start).Seconds())
+	_, _ = fmt.Fprintf(progress, "%.0f s\n", time.Since(start).Seconds())
 	return nil
 }
 

@@ -21,7 +21,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, "build:", err)
+		_, _ = fmt.Fprintln(os.Stderr, "build:", err)
 		os.Exit(1)
 	}
 }
@@ -43,15 +43,15 @@ func run(ctx context.Context, names []string, out, progress io.Writer) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "%s bin     %s\n%s cni     %s\n%s images  %s\n", set.Name, built.Bin, set.Name, built.CNI, set.Name, built.Images)
+		_, _ = fmt.Fprintf(out, "%s bin     %s\n%s cni     %s\n%s images  %s\n", set.Name, built.Bin, set.Name, built.CNI, set.Name, built.Images)
 		for _, name := range built.ImageNames {
-			fmt.Fprintf(out, "%s image   %s\n", set.Name, name)
+			_, _ = fmt.Fprintf(out, "%s image   %s\n", set.Name, name)
 		}
 	}
 	archive, ref, err := components.WorkloadImage(ctx, progress)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "workload    %s %s\n", ref, archive)
+	_, _ = fmt.Fprintf(out, "workload    %s %s\n", ref, archive)
 	return nil
 }

@@ -9,7 +9,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -20,7 +19,7 @@ var version = "unknown" // set by the linker
 func main() {
 	for _, arg := range os.Args[1:] {
 		if arg == "-v" || arg == "--version" {
-			fmt.Println("pause", version)
+			_, _ = os.Stdout.WriteString("pause " + version + "\n")
 			return
 		}
 	}

@@ -48,7 +48,7 @@ func run(ctx context.Context, path, address string) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 
 	var counter atomic.Int64
 	counter.Store(last)
@@ -62,7 +62,7 @@ func run(ctx context.Context, path, address string) error {
 	ended := make(chan error, 1)
 	server := &http.Server{Addr: address, Handler: http.HandlerFunc(answer), ReadHeaderTimeout: 5 * time.Second}
 	go func() { ended <- server.ListenAndServe() }()
-	defer server.Close()
+	defer func() { _ = server.Close() }()
 
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
