@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
 	"github.com/node-upgrader/node-upgrader/hostexec"
@@ -95,7 +96,7 @@ func (f *Units) must(name string) *unit {
 func (f *Units) known(verb, name string) (*unit, error) {
 	u, ok := f.units[name]
 	if !ok {
-		return nil, fmt.Errorf("hostexectest: unexpected %s of %s; known: %v", verb, name, maps.Keys(f.units))
+		return nil, fmt.Errorf("hostexectest: unexpected %s of %s; known: %v", verb, name, slices.Sorted(maps.Keys(f.units)))
 	}
 	return u, u.fail[verb]
 }
