@@ -56,7 +56,7 @@ func (f *flags) bind(cmd *cobra.Command, names ...string) {
 
 func (f *flags) bindKubeadm(fs *pflag.FlagSet) {
 	k := &f.options.Kubeadm
-	fs.StringVar(&k.Config, "config", "", "kubeadm: path on the host of an UpgradeConfiguration; excludes the four flags of kubeadm below")
+	fs.StringVar(&k.Config, "config", "", "kubeadm: path on the host of an UpgradeConfiguration; excludes the three flags of kubeadm that follow")
 	fs.StringVar(&k.Patches, "patches", "", "kubeadm: directory on the host with patches; kubeadm does not remember them")
 	fs.BoolVar(&f.certificateRenewal, "certificate-renewal", true, "kubeadm: renew the certificates of the control plane")
 	fs.BoolVar(&f.etcdUpgrade, "etcd-upgrade", true, "kubeadm: upgrade etcd")
@@ -102,7 +102,7 @@ func (f *flags) validate(cmd *cobra.Command) (config, error) {
 		c.options.Kubeadm.EtcdUpgrade = &f.etcdUpgrade
 	}
 	if c.options.Kubeadm.Config != "" {
-		for _, other := range []string{"patches", "certificate-renewal", "etcd-upgrade", "ignore-preflight-errors"} {
+		for _, other := range []string{"patches", "certificate-renewal", "etcd-upgrade"} {
 			if cmd.Flags().Changed(other) {
 				return c, &steps.UsageError{Reason: fmt.Sprintf("--config and --%s: kubeadm takes the one or the other; put it into the UpgradeConfiguration", other)}
 			}

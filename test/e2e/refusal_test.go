@@ -1,0 +1,100 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/node-upgrader/node-upgrader/test/host"
+	"github.com/node-upgrader/node-upgrader/test/payload"
+)
+
+// Each refusal ends with the right exit code and a message that names the
+// cause, and leaves an unchanged, working node.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	p := load(t)
+	c, client := up(t, 0)
+	cp := c.ControlPlane
+	must(t, p.CopyTo(cp))
+	must(t, p.ImportImages(t.Context(), cp))
+	before := state(t, cp)
+	pods := containers(t, client, cp.Name())
+
+	for _, tc := range []struct {
+		name    string
+		prepare []string // on the node
+		program string
+		want    []string // in the message
+		undo    []string
+	}{
+		{
+			name:    "a corrupt bundle",
+			prepare: []string{"sh", "-c", "cp -a /root/upgrade /root/corrupt && printf X | dd of=/root/corrupt/bundle/bin/kubelet bs=1 seek=4096 conv=notrunc"},
+			program: "/root/corrupt/upgrader",
+			want:    []string{"bin/kubelet", "sha256"},
+			undo:    []string{"rm", "-r", "/root/corrupt"},
+		},
+		{
+			name:    "a jump of two minors",
+			prepare: []string{"sh", "-c", "cp -a /root/upgrade /root/far && sed -i 's/v1\\.36\\.3/v1.37.1/' /root/far/bundle/bundle.json"},
+			program: "/root/far/upgrader",
+			want:    []string{"1.35.4", "1.37.1", "one minor"},
+			undo:    []string{"rm", "-r", "/root/far"},
+		},
+		{
+			name:    "a full disk",
+			prepare: []string{"sh", "-c", "mkdir -p /var/lib/upgrader && mount -t tmpfs -o size=100m tmpfs /var/lib/upgrader"},
+			program: payload.NodeUpgrader,
+			want:    []string{"/var/lib/upgrader", "MiB free"},
+			undo:    []string{"sh", "-c", "umount /var/lib/upgrader && rmdir /var/lib/upgrader"},
+		},
+		{
+			name:    "a PodDisruptionBudget that allows nothing",
+			prepare: []string{"kubectl", "create", "pdb", "stuck", "--selector=app=workload-cp", "--min-available=1"},
+			program: payload.NodeUpgrader,
+			want:    []string{"stuck", "workload-cp"},
+			undo:    []string{"kubectl", "delete", "pdb", "stuck"},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			sh(t, cp, tc.prepare...)
+			defer sh(t, cp, tc.undo...)
+			if tc.name == "a PodDisruptionBudget that allows nothing" {
+				sh(t, cp, "kubectl", "wait", "--for=jsonpath={.status.currentHealthy}=1", "pdb/stuck", "--timeout=60s")
+			}
+			code, out, stderr := upgrader(t, cp, tc.program, nil, "run", "--ignore-preflight-errors=SystemVerification")
+			t.Logf("exit %d\n%s%s", code, out, stderr)
+			if code != 3 {
+				t.Errorf("exit code %d, want 3", code)
+			}
+			for _, word := range tc.want {
+				if !strings.Contains(stderr, word) {
+					t.Errorf("the message does not say %q", word)
+				}
+			}
+		})
+	}
+	sh(t, cp, "sh", "-c", "rm -rf /var/lib/upgrader")
+	if diff := cmp.Diff(before, state(t, cp)); diff != "" {
+		t.Errorf("a refused upgrade changed the node:\n%s", diff)
+	}
+	if diff := cmp.Diff(pods, containers(t, client, cp.Name())); diff != "" {
+		t.Errorf("a refused upgrade touched containers:\n%s", diff)
+	}
+	must(t, c.Wait(t.Context()))
+	allRunning(t, client)
+	unschedulable(t, client, cp)
+}
+
+// state is every file of the host that an upgrade may touch, with content,
+// owner and mode, and the services' processes.
+func state(t *testing.T, m host.Machine) string {
+	t.Helper()
+	return sh(t, m, "sh", "-c", `
+find /usr/bin/kube* /usr/local/bin /usr/local/sbin /opt/cni/bin /etc/kubernetes /etc/containerd /etc/systemd /etc/default /var/lib/kubelet/config.yaml /var/lib/kubelet/kubeadm-flags.env -type f -printf '%p %m %U:%G ' -exec sha256sum {} \;
+find /var/lib/upgrader 2>/dev/null | grep -v '/runs' ; systemctl show -p MainPID containerd kubelet`)
+}
