@@ -218,3 +218,10 @@ func removeCgroup(dir string) error {
 	}
 	return nil
 }
+
+// UnifiedCgroups tells whether hosts on this machine have cgroup v2 alone, as
+// against v1 or both.
+func UnifiedCgroups() (bool, error) {
+	all, err := hierarchies()
+	return pure(all), err
+}
