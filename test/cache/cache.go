@@ -80,13 +80,23 @@ func dir(ctx context.Context, says io.Writer, kind, key string, build func(tmp s
 	if isDir(path) {
 		return path, nil
 	}
-	// The lock is ours, so one temporary name is enough, and whatever has it
-	// was left by a builder that was killed.
-	tmp := filepath.Join(parent, "."+name+".tmp")
-	if err := os.RemoveAll(tmp); err != nil {
-		return "", fmt.Errorf("cache: remove what a killed build left: %w", err)
+	// The lock is ours, so every temporary directory of this thing was left by a
+	// builder that was killed. A new name keeps away what a child of that builder
+	// may still write.
+	tmp := filepath.Join(parent, "."+name+".tmp-")
+	left, err := filepath.Glob(tmp + "*")
+	if err != nil {
+		return "", fmt.Errorf("cache: %w", err)
 	}
-	if err := os.Mkdir(tmp, 0o755); err != nil {
+	for _, old := range left {
+		if err := os.RemoveAll(old); err != nil {
+			return "", fmt.Errorf("cache: remove what a killed build left: %w", err)
+		}
+	}
+	if tmp, err = os.MkdirTemp(parent, filepath.Base(tmp)); err != nil {
+		return "", fmt.Errorf("cache: %w", err)
+	}
+	if err := os.Chmod(tmp, 0o755); err != nil {
 		return "", fmt.Errorf("cache: %w", err)
 	}
 	done := false

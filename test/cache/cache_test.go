@@ -172,7 +172,7 @@ func TestKilledBuildIsCleaned(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	left, _ := filepath.Glob(filepath.Join(Root(), "thing", ".*.tmp", "half"))
+	left, _ := filepath.Glob(filepath.Join(Root(), "thing", ".*.tmp-*", "half"))
 	if len(left) != 1 {
 		t.Errorf("the killed build left %v, want a half-built directory", left)
 	}
