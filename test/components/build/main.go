@@ -3,7 +3,8 @@
 //	go run ./test/components/build 1.35 1.36
 //
 // Without an argument it makes all of them. Progress goes to standard error,
-// the paths to standard output.
+// the paths to standard output; with --print-dir first, only the directory that
+// holds a set's bin and cni.
 package main
 
 import (
@@ -12,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/node-upgrader/node-upgrader/test/components"
@@ -27,6 +29,10 @@ func main() {
 }
 
 func run(ctx context.Context, names []string, out, progress io.Writer) error {
+	onlyDir := len(names) > 0 && names[0] == "--print-dir"
+	if onlyDir {
+		names = names[1:]
+	}
 	sets := components.Sets()
 	if len(names) > 0 {
 		sets = nil
@@ -43,10 +49,17 @@ func run(ctx context.Context, names []string, out, progress io.Writer) error {
 		if err != nil {
 			return err
 		}
+		if onlyDir {
+			_, _ = fmt.Fprintln(out, filepath.Dir(built.Bin))
+			continue
+		}
 		_, _ = fmt.Fprintf(out, "%s bin     %s\n%s cni     %s\n%s images  %s\n", set.Name, built.Bin, set.Name, built.CNI, set.Name, built.Images)
 		for _, name := range built.ImageNames {
 			_, _ = fmt.Fprintf(out, "%s image   %s\n", set.Name, name)
 		}
+	}
+	if onlyDir {
+		return nil
 	}
 	archive, ref, err := components.WorkloadImage(ctx, progress)
 	if err != nil {

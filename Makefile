@@ -1,0 +1,83 @@
+# Every target installs what a fresh Debian machine lacks and says so.
+# `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/node-upgrader
+TOOLS := $(CACHE)/tools
+LINT_VERSION := v2.15.0
+VULN_VERSION := v1.9.0
+LINT := $(TOOLS)/golangci-lint/$(LINT_VERSION)/golangci-lint
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+# The component set that images are made of: see test/components.
+SET ?= 1.36
+REF ?= node-upgrader.dev/upgrader:v$(SET)
+
+help: ## this list
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | column -t -s$$'\t'
+
+build: ## the static program, out/upgrader
+	@mkdir -p out
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o out/upgrader ./cmd/upgrader
+
+test: vet lint unit figures-test ## everything that needs no cluster
+
+unit: ## unit, crash and command-line tests, with the race detector
+	@echo "== tests with the race detector"
+	go test -race ./...
+
+vet:
+	@echo "== go vet, also of the end-to-end tests"
+	go vet ./...
+	go vet -tags e2e ./test/...
+
+lint: $(LINT) ## golangci-lint
+	@echo "== golangci-lint"
+	$(LINT) run ./...
+	$(LINT) run --build-tags e2e ./test/...
+
+$(LINT):
+	@echo "== building golangci-lint $(LINT_VERSION) (once, a few minutes)"
+	@mkdir -p $(@D)
+	GOBIN=$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+
+figures-test:
+	go run ./test/measure test
+
+vuln: ## known vulnerabilities of the program (needs https://vuln.go.dev)
+	go run golang.org/x/vuln/cmd/govulncheck@$(VULN_VERSION) ./cmd/...
+
+components: ## build the components of all versions into the cache
+	go run ./test/components/build 1.35 1.36
+
+e2e: ## the real node: pod's way, by hand, refusals
+	@echo "== throwaway nodes: hosts, then upgrades"
+	go test -tags e2e -count=1 -timeout 40m -v ./test/host ./test/cluster
+	go test -tags e2e -count=1 -timeout 60m -parallel 2 -v ./test/e2e
+
+e2e-upstream: ## critest of sigs.k8s.io/cri-tools against the upgraded node's containerd
+	go test -tags e2e_upstream -count=1 -timeout 40m -v ./test/upstream
+
+bench: ## figures against a plain script and cp, into out/figures-bench.json
+	go run ./test/bench
+
+demo: ## upgrade a throwaway node by the upgrader's pod, and show it
+	go run ./test/demo
+
+demo-by-hand: ## the same by the program on the node
+	go run ./test/demo --by-hand
+
+image-content: build ## what the image holds, out/image: for the Dockerfile
+	@mkdir -p out/image
+	cp out/upgrader out/image/upgrader
+	out/upgrader bundle build --from "$$(go run ./test/components/build --print-dir $(SET))" --out out/image/bundle
+
+image: image-content ## the container image as an OCI archive, out/upgrader.tar; no Docker needed
+	out/upgrader bundle image --bundle out/image/bundle --upgrader out/image/upgrader --ref $(REF) --out out/upgrader.tar
+	@ls -l out/upgrader.tar
+
+clean: ## what was built here; the caches stay
+	rm -rf out
+
+.PHONY: help build test unit vet lint figures-test vuln components e2e e2e-upstream bench demo demo-by-hand image image-content clean
