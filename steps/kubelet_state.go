@@ -1,0 +1,54 @@
+package steps
+
+import (
+	"context"
+	"fmt"
+	"path"
+)
+
+// keepKubeletState keeps what the kubelet remembers across its restarts and
+// what it is configured with. It returns the files of the first kind: a
+// kubelet of another minor version writes them in another format, and one that
+// goes back refuses to start on what it cannot read.
+func keepKubeletState(ctx context.Context, env Env, f kubeletFound) ([]string, error) {
+	root := "/var/lib/kubelet"
+	if dir, ok := flagValue(f.args, "root-dir"); ok && dir != "" {
+		root = dir
+	}
+	var state []string
+	for _, name := range []string{
+		"cpu_manager_state", "memory_manager_state", "dra_manager_state",
+		"allocated_pods_state", "actuated_pods_state", "device-plugins/kubelet_internal_checkpoint",
+	} {
+		state = append(state, path.Join(root, name))
+	}
+	if f.isStale(f.kubelet) {
+		// The old kubelet still lies there, and may have written since an
+		// earlier attempt of this run kept its state.
+		for _, file := range state {
+			for _, kept := range []string{backupPath(env, file), backupPath(env, file) + ".absent"} {
+				if there, err := env.Host.FS.Exists(kept); err != nil {
+					return nil, err
+				} else if !there {
+					continue
+				}
+				if err := env.Host.FS.Remove(kept); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	config, err := kubeletConfigFiles(env.Host.FS, f.args)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range f.unit.EnvFiles {
+		config = append(config, e.Path)
+	}
+	for _, file := range append(config, state...) {
+		if err := backup(ctx, env, file); err != nil {
+			return nil, fmt.Errorf("keep %s: %w", file, err)
+		}
+	}
+	return state, nil
+}
