@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+	"time"
 
 	"golang.org/x/mod/modfile"
 )
@@ -166,6 +167,9 @@ func goTool(ctx context.Context, dir string, env []string, args ...string) ([]by
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GO111MODULE=on", "GOFLAGS=", "GOOS=linux", "GOARCH="+runtime.GOARCH)
 	cmd.Env = append(cmd.Env, env...)
+	// An interrupt lets go end its compilers; a kill would leave them running.
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 10 * time.Second
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
