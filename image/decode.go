@@ -1,0 +1,112 @@
+package image
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// maxManifest bounds bundle.json. Fifty files need 12 KiB.
+const maxManifest = 8 << 20
+
+// readManifest reads dir's bundle.json without following a link, blocking on a
+// pipe or reading more than maxManifest.
+func readManifest(dir string) ([]byte, error) {
+	f, err := openRegular(filepath.Join(dir, ManifestName))
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, &BadBundleError{ManifestName, "is missing in " + dir, hintBuild}
+	case errors.Is(err, errNotRegular):
+		return nil, badFile(ManifestName, "is not a regular file")
+	case err != nil:
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxManifest+1))
+	if err != nil {
+		return nil, fmt.Errorf("read manifest: %w", err)
+	}
+	if len(data) > maxManifest {
+		return nil, badFile(ManifestName, fmt.Sprintf("is larger than %d MiB", maxManifest>>20))
+	}
+	return data, nil
+}
+
+var errNotRegular = errors.New("not a regular file")
+
+// openRegular opens a regular file for reading and nothing else: a symbolic
+// link or anything that is not a file is errNotRegular.
+func openRegular(name string) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENXIO) {
+		return nil, fmt.Errorf("open %s: %w", name, errNotRegular)
+	}
+	if err != nil {
+		return nil, err
+	}
+	fi, err := f.Stat()
+	if err == nil && !fi.Mode().IsRegular() {
+		err = fmt.Errorf("open %s: %w", name, errNotRegular)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// decode reads a manifest and checks all that can be known from it alone.
+// The architecture may be any known one.
+func decode(data []byte) (Manifest, error) {
+	bad := func(reason, hint string) (Manifest, error) {
+		return Manifest{}, &BadBundleError{ManifestName, reason, hint}
+	}
+	// The schema first: a newer one has fields that this one does not know.
+	var schema struct {
+		SchemaVersion int `json:"schemaVersion"`
+	}
+	if err := json.Unmarshal(data, &schema); err != nil {
+		return bad("is not valid JSON for a bundle: "+err.Error(), hintFetchAgain)
+	}
+	if schema.SchemaVersion != SchemaVersion {
+		return bad(fmt.Sprintf("has schema version %d, this upgrader knows %d", schema.SchemaVersion, SchemaVersion),
+			"use the upgrader that the bundle was built with")
+	}
+	var m Manifest
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&m); err != nil {
+		return bad("cannot be read: "+err.Error(), hintFetchAgain)
+	}
+	// encoding/json lets repeated, missing and oddly spelled keys pass. Written
+	// again, the manifest must be what was read.
+	again, err := marshal(m, "")
+	if err != nil {
+		return bad("cannot be read: "+err.Error(), hintFetchAgain)
+	}
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, data); err != nil {
+		return bad("cannot be read: "+err.Error(), hintFetchAgain)
+	}
+	if !bytes.Equal(bytes.TrimSpace(again), compact.Bytes()) {
+		return bad("has repeated, missing or unusually spelled keys or values", hintBuild)
+	}
+	return m, validate(m)
+}
+
+// marshal writes what decode reads.
+func marshal(m Manifest, indent string) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", indent)
+	if err := e.Encode(m); err != nil {
+		return nil, fmt.Errorf("encode manifest: %w", err)
+	}
+	return b.Bytes(), nil
+}

@@ -1,0 +1,62 @@
+// Package image is the bundle: what the upgrader installs, how it is built,
+// checked, staged on a node and packed as a container image.
+//
+// # A bundle
+//
+// A bundle is a directory. bundle.json names every other file in it, with its
+// sha256, size, mode, component and place on the host. The digest of
+// bundle.json's bytes is the bundle's digest, so that it covers every byte:
+//
+//	bundle.json
+//	cni-plugins/bridge …
+//	containerd/containerd, containerd-shim-runc-v2, ctr
+//	kubeadm/kubeadm
+//	kubectl/kubectl
+//	kubelet/kubelet
+//	runc/runc
+//
+// Open checks everything that can be checked without reading the files: the
+// manifest, strictly, and then the directory, without following a link. A file
+// that is missing, surplus, of another size, a symbolic link, a device, or
+// hard-linked (whoever holds the other name could change it after the check) is
+// refused by name with a BadBundleError. Verify does the same and reads every
+// byte. The owner and the mode that files have in the bundle do not matter;
+// what is installed gets the manifest's mode.
+//
+// bundle.json is read strictly: an unknown, missing, repeated or differently
+// spelled key, an escaped character that need not be escaped, or anything after
+// the closing brace is an error. Two readers can therefore not see two
+// different manifests in the same signed bytes. White space is free.
+//
+// # Staging
+//
+// Stage copies a bundle and the upgrader itself to the host:
+//
+//	<store>/<sha256 in hex>/bundle/…    the files, with the manifest's modes
+//	<store>/<sha256 in hex>/upgrader    the running executable
+//	<store>/<sha256 in hex>/stamp.json  what the files looked like when they were checked
+//
+// The bytes are hashed on their way from the source to the stage. The whole is
+// put together in a temporary sibling and renamed into place, so a stage is
+// there or it is not. What a killed attempt left behind is removed by the next
+// one. A lock on the store keeps two attempts apart.
+//
+// The files of the bundle are not fsynced: whoever installs one hashes it again
+// and syncs what it wrote. After a crash of the machine a staged file may
+// therefore be wrong. That is what the stamp is for: it holds inode, size, mtime
+// and ctime of each file and the kernel's boot id. Only when all of them fit and
+// the boot id is the present one is a stage trusted by stat alone; otherwise
+// every byte is hashed again. The upgrader and the stamp are fsynced.
+//
+// # Building
+//
+// Build makes a bundle from a directory with bin/ and cni/. Only the binaries
+// that a bundle has are taken from bin/; in cni/ only the plugins of the CNI
+// project may lie, so that a node's foreign plugins are never replaced. The
+// versions are asked of the binaries themselves. The same input gives the same
+// digest.
+//
+// WriteArchive packs a bundle with an upgrader as a container image from
+// scratch, in an archive that "ctr -n k8s.io images import" takes. One layer a
+// component: what did not change is not transferred again.
+package image

@@ -1,0 +1,117 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// askTimeout is generous: it is for a machine that builds other things.
+const askTimeout = time.Minute
+
+// versions returns each component's version: the given ones, and for the rest
+// what the binaries say. Binaries of one component that differ are an error, as
+// is a component whose version cannot be found.
+func versions(ctx context.Context, from, arch string, found []binary, given map[string]string) (map[string]string, error) {
+	all := map[string]string{}
+	for component, v := range given {
+		if !slices.ContainsFunc(found, func(b binary) bool { return b.component == component }) {
+			return nil, fmt.Errorf("version given for %s, which is not a component", printable(component))
+		}
+		all[component] = canonical(v)
+		if !versionSyntax.MatchString(all[component]) {
+			return nil, fmt.Errorf("version %q of %s is not one like v1.2.3", v, component)
+		}
+	}
+	said := make([]string, len(found))
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(workers())
+	for i, b := range found {
+		if all[b.component] != "" {
+			continue
+		}
+		if foreign(arch) {
+			return nil, fmt.Errorf("version of %s: its binary is for %s and cannot be asked on this machine: give the version",
+				b.component, arch)
+		}
+		g.Go(func() (err error) {
+			said[i], err = b.version(gctx, from)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	first := map[string]binary{}
+	for i, b := range found {
+		if said[i] == "" {
+			continue
+		}
+		if other := all[b.component]; other != "" && other != said[i] {
+			return nil, fmt.Errorf("%s is %s, but %s is %s", first[b.component].name, other, b.name, said[i])
+		}
+		if all[b.component] == "" {
+			all[b.component], first[b.component] = said[i], b
+		}
+	}
+	return all, nil
+}
+
+// version asks the binary.
+func (b binary) version(ctx context.Context, from string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, b.in(from), b.ask...)
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/nonexistent", "LC_ALL=C"}
+	cmd.WaitDelay = time.Second
+	out, err := cmd.CombinedOutput() // plugins answer on stderr
+	if err != nil {
+		return "", fmt.Errorf("ask %s for its version: %w: %s", strings.Join(cmd.Args, " "), err, firstLine(out))
+	}
+	m := b.answer.FindSubmatch(out)
+	if m == nil {
+		return "", fmt.Errorf("ask %s for its version: %q does not tell: give the version of %s",
+			strings.Join(cmd.Args, " "), firstLine(out), b.component)
+	}
+	v := canonical(string(m[1]))
+	if !versionSyntax.MatchString(v) {
+		return "", fmt.Errorf("ask %s for its version: %q is not one like v1.2.3", strings.Join(cmd.Args, " "), v)
+	}
+	return v, nil
+}
+
+// canonical writes a version as a manifest has it.
+func canonical(v string) string {
+	if v == "" || strings.HasPrefix(v, "v") {
+		return v
+	}
+	return "v" + v
+}
+
+func firstLine(out []byte) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	return printable(line)
+}
+
+// agree returns the Kubernetes version that all of Kubernetes' own components
+// have, and that was asked for if one was.
+func agree(all map[string]string, asked string) (string, error) {
+	k := all[Kubeadm]
+	if all[Kubelet] != k || all[Kubectl] != k {
+		return "", fmt.Errorf("kubeadm is %s, kubelet is %s, kubectl is %s: a bundle has one Kubernetes version",
+			k, all[Kubelet], all[Kubectl])
+	}
+	if k == "" {
+		return "", errors.New("no Kubernetes version")
+	}
+	if asked = canonical(asked); asked != "" && asked != k {
+		return "", fmt.Errorf("Kubernetes %s is asked for, but the components are %s", asked, k)
+	}
+	return k, nil
+}
