@@ -21,7 +21,7 @@ var files embed.FS //nolint:gochecknoglobals // that is how embedding works
 
 // layoutVersion is part of every key: raise it when the code in this package
 // makes something else of the same files and components.
-const layoutVersion = "1"
+const layoutVersion = "2"
 
 const (
 	// ForeignPlugin is a file in the directory of the CNI plugins that belongs

@@ -16,7 +16,7 @@ import (
 
 // baseVersion is part of the base's key: raise it when what prepare does
 // changes.
-const baseVersion = "1"
+const baseVersion = "2"
 
 const (
 	baseSuite = "bookworm"
@@ -108,6 +108,8 @@ func prepare(root string) error {
 	for _, name := range []string{"etc/resolv.conf", "etc/machine-id", "etc/hostname"} {
 		errs = append(errs, os.RemoveAll(filepath.Join(root, name)))
 	}
+	errs = append(errs, os.MkdirAll(filepath.Join(root, "var/lib/dbus"), 0o755))
+	link("/etc/machine-id", filepath.Join(root, "var/lib/dbus/machine-id"))
 	write(marker, markerText)
 	return errors.Join(errs...)
 }
