@@ -59,23 +59,23 @@ func RBAC(o RBACOptions) ([]runtime.Object, error) {
 	), nil
 }
 
-// rules are what kubectl's drain library asks of the API, and the budgets that
-// are named when one blocks the drain. Discovery is open to everybody who is
-// authenticated.
+// rules are what kubectl's drain library asks of the API, and what the drain's
+// forecast does: budgets, and whether another node could take the pods.
+// Discovery and /readyz are open to everybody who is authenticated.
 func rules(deletePods bool) []rbacv1.PolicyRule {
 	pods := []string{"get", "list"}
 	if deletePods {
 		pods = append(pods, "delete")
 	}
 	return []rbacv1.PolicyRule{
-		// Cordon and uncordon, with the mark that tells who cordoned.
-		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "patch"}},
+		// Cordon and uncordon, with the mark that tells who cordoned; list is for the forecast.
+		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "patch"}},
 		// The node's pods, and each until it is gone.
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: pods},
 		{APIGroups: []string{""}, Resources: []string{"pods/eviction"}, Verbs: []string{"create"}},
 		// Whether the DaemonSet of a pod still is.
 		{APIGroups: []string{"apps"}, Resources: []string{"daemonsets"}, Verbs: []string{"get"}},
-		// The budget that blocks, by name.
+		// The budgets that would block, by name.
 		{APIGroups: []string{"policy"}, Resources: []string{"poddisruptionbudgets"}, Verbs: []string{"list"}},
 	}
 }
