@@ -191,6 +191,14 @@ func (s swapped) undo(ctx context.Context, env Env) error {
 	}
 	old := s
 	old.healthy = s.recovered
+	if s.prepare != nil {
+		old.prepare = func(ctx context.Context) error {
+			if err := s.prepare(ctx); err != nil { // no reason to leave it stopped
+				env.Log.Error("starting all the same", "unit", s.unit, "reason", err.Error())
+			}
+			return nil
+		}
+	}
 	return errors.Join(err, old.start(ctx, env))
 }
 

@@ -20,6 +20,9 @@ type Client interface {
 	Containers(ctx context.Context) ([]Container, error)
 	// ImageID is the id of an image by its reference; "" when it is not there.
 	ImageID(ctx context.Context, ref string) (string, error)
+	// Ended tells whether a container that does not run any more ended by
+	// itself or was removed. It is false for one that containerd lost.
+	Ended(ctx context.Context, id string) (bool, error)
 	Close() error
 }
 
@@ -35,7 +38,4 @@ type Container struct {
 	PID       int       `json:"pid"`
 	Started   uint64    `json:"started"` // of the process, in clock ticks after boot (proc_pid_stat(5), field 22)
 	Created   time.Time `json:"created"`
-	// ShimPIDs are the processes that the shim reports; none, for a container
-	// that runs, means that containerd 2.x throws it away at its start.
-	ShimPIDs []int `json:"shimPIDs,omitempty"`
 }
