@@ -44,7 +44,7 @@ func (r Report) Done() bool {
 			return false
 		}
 	}
-	return len(r.Blocks) == 0
+	return len(r.Blocks) == 0 && len(r.Steps) > 0
 }
 
 // Blocked returns all that stands against a start.
@@ -137,7 +137,7 @@ func (r Runner) Work(ctx context.Context, names ...string) ([]Result, error) {
 // versions and at itself, since the state of those after it may depend on it.
 func (r Runner) Preflight(ctx context.Context, names ...string) (Report, error) {
 	look := r
-	if !slices.Contains(names, r.Plan[0].Name) {
+	if len(names) > 0 && !slices.Contains(names, r.Plan[0].Name) {
 		look.Plan = slices.DeleteFunc(slices.Clone(r.Plan), func(s Step) bool { return !slices.Contains(names, s.Name) })
 	}
 	report, err := look.Look(ctx)

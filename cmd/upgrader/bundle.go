@@ -144,7 +144,12 @@ one layer a component. No Docker is needed. Import it with
 				return err
 			}
 			o.Bundle = b
-			return image.WriteArchive(cmd.Context(), o)
+			digest, err := image.WriteArchive(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), digest)
+			return err
 		},
 	}
 	cmd.Flags().StringVar(&dir, "bundle", "", "directory of the bundle")

@@ -26,6 +26,7 @@ changed, 4 failed and rolled back, 5 failed and the rollback is incomplete.`,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	cobra.EnableCommandSorting = false // the steps have an order
 	root.SetIn(in)
 	root.SetOut(out)
 	root.SetErr(errOut)
