@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -110,7 +111,7 @@ func (g *Ground) open(ctx context.Context) error {
 		return err
 	}
 	if err := os.Mkdir(g.dir, 0o755); err != nil {
-		return err
+		return err // exists: a ground of that name is open
 	}
 	if err := g.start(); err != nil {
 		return errors.Join(err, g.remove())
@@ -136,7 +137,7 @@ func (g *Ground) start() error {
 		return err
 	}
 	defer log.Close()
-	g.record.LAN, g.lifeline, err = startLAN(g.record.Persist, log)
+	g.record.LAN, g.lifeline, err = startLAN(lanSpec{Ground: g.dir, Persist: g.record.Persist}, log)
 	if err != nil {
 		return err
 	}
@@ -150,7 +151,9 @@ func Attach(name string) (*Ground, error) {
 		return nil, fmt.Errorf("attach to ground %q: not a name", name)
 	}
 	var err error
-	if g.record, err = readRecord(g.dir); err != nil {
+	if g.record, err = readRecord(g.dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no ground %s", name)
+	} else if err != nil {
 		return nil, fmt.Errorf("attach to ground %s: %w", name, err)
 	}
 	if !g.record.Persist {
@@ -203,7 +206,7 @@ func (g *Ground) Add(ctx context.Context, spec Spec) (*Host, error) {
 	h := &Host{ground: g, record: r, disk: d}
 	g.record.Hosts[spec.Name] = r
 	g.hosts[spec.Name] = h
-	return h, g.save()
+	return h, g.saveHost(spec.Name)
 }
 
 // Host returns the host of that name, or nil.
@@ -260,7 +263,3 @@ func (g *Ground) remove() error {
 	}
 	return restoreIfLast()
 }
-
-// save writes the record. A change is written before what it names is started
-// or made, where it can be named before.
-func (g *Ground) save() error { return writeJSON(recordFile(g.dir), g.record) }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -28,14 +29,20 @@ const (
 	bridgeName = "br0"
 )
 
+// lanSpec is what the bridge's process is told.
+type lanSpec struct {
+	Ground  string `json:"ground"` // directory
+	Persist bool   `json:"persist"`
+}
+
 // startLAN starts the process that holds the bridge's network namespace. The
 // returned file is its lifeline: when the last copy of it is closed, the
-// process sweeps and goes, unless persist.
-func startLAN(persist bool, log *os.File) (process, io.Closer, error) {
+// process sweeps and goes, unless the ground is persistent.
+func startLAN(spec lanSpec, log *os.File) (process, io.Closer, error) {
 	cmd := stage(stageLAN)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Setsid: true}
 	cmd.Stderr = log
-	in, out, err := start(cmd, persist)
+	in, out, err := start(cmd, spec)
 	if err != nil {
 		return process{}, nil, fmt.Errorf("start the bridge's process: %w", err)
 	}
@@ -74,10 +81,10 @@ func start(cmd *exec.Cmd, spec any) (io.WriteCloser, io.Reader, error) {
 // runLAN is the stage: a bridge, and a life until the lifeline ends.
 func runLAN() error {
 	in := bufio.NewReader(os.Stdin)
-	var persist bool
+	var spec lanSpec
 	line, err := in.ReadBytes('\n')
 	if err == nil {
-		err = json.Unmarshal(line, &persist)
+		err = json.Unmarshal(line, &spec)
 	}
 	if err == nil {
 		err = makeBridge()
@@ -89,11 +96,19 @@ func runLAN() error {
 		return err
 	}
 	os.Stdout.Close()
-	if persist {
+	if spec.Persist {
 		select {} // until killed
 	}
 	_, _ = io.Copy(io.Discard, in)
-	return Sweep()
+	// The owner is going, but its lock may be held a moment longer than the
+	// lifeline.
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		err = Sweep()
+		if _, gone := os.Stat(spec.Ground); errors.Is(gone, fs.ErrNotExist) {
+			break
+		}
+	}
+	return err
 }
 
 func makeBridge() error {

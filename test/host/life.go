@@ -1,14 +1,12 @@
 package host
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -56,10 +54,14 @@ func (h *Host) IP() string { return h.record.IP }
 // ConsoleLog is the file with what PID 1 wrote to its console at the last boot.
 func (h *Host) ConsoleLog() string { return h.disk.path("console.log") }
 
-// init returns PID 1 of the host.
+// init returns PID 1 of the host. On a persistent ground another process may
+// have booted it since.
 func (h *Host) init() process {
 	h.ground.mu.Lock()
 	defer h.ground.mu.Unlock()
+	if h.ground.record.Persist && !h.record.Init.alive() {
+		_ = h.ground.refresh("") // what is known stays, if it cannot be read
+	}
 	return h.record.Init
 }
 
@@ -155,7 +157,7 @@ func (h *Host) update(change func(*hostRecord), err *error) {
 	h.ground.mu.Lock()
 	defer h.ground.mu.Unlock()
 	change(h.record)
-	*err = errors.Join(*err, h.ground.save())
+	*err = errors.Join(*err, h.ground.saveHost(h.record.Name))
 }
 
 // waitStarted waits for systemd's bus and then for the end of its start:
@@ -266,61 +268,5 @@ func (h *Host) Close() error {
 	}
 	delete(h.ground.record.Hosts, h.record.Name)
 	delete(h.ground.hosts, h.record.Name)
-	return h.ground.save()
-}
-
-// Exec implements Machine.
-func (h *Host) Exec(ctx context.Context, c Cmd) (Result, error) {
-	h.ground.mu.Lock()
-	pid1, cgroups := h.record.Init, h.record.Cgroups
-	h.ground.mu.Unlock()
-	target, err := pid1.open()
-	if err != nil {
-		return Result{Code: -1}, fmt.Errorf("%s: %s: %w", h.Name(), strings.Join(c.Args, " "), err)
-	}
-	defer target.Close()
-	var stdout, stderr bytes.Buffer
-	code, err := enter(ctx, target, cgroups, c, &stdout, &stderr)
-	res := Result{Code: code, Stdout: stdout.String(), Stderr: stderr.String()}
-	switch {
-	case ctx.Err() != nil:
-		err = fmt.Errorf("%s: %s: %w: %s", h.Name(), strings.Join(c.Args, " "), ctx.Err(), tail(res.Stderr, 500))
-	case err != nil:
-		err = fmt.Errorf("%s: %s: %w", h.Name(), strings.Join(c.Args, " "), err)
-	case code != 0:
-		err = &ExitError{Machine: h.Name(), Args: c.Args, Code: code, Stderr: res.Stderr}
-	}
-	return res, err
-}
-
-// CopyIn implements Machine.
-func (h *Host) CopyIn(src, dst string) error {
-	return h.inRoot(func(r rootFS) error { return r.copyIn(src, dst) })
-}
-
-// ReadFile implements Machine.
-func (h *Host) ReadFile(name string) (data []byte, err error) {
-	err = h.inRoot(func(r rootFS) error { data, err = r.readFile(name); return err })
-	return data, err
-}
-
-// WriteFile implements Machine.
-func (h *Host) WriteFile(name string, data []byte, mode os.FileMode) error {
-	return h.inRoot(func(r rootFS) error { return r.writeFile(name, bytes.NewReader(data), mode) })
-}
-
-func (h *Host) inRoot(do func(rootFS) error) error {
-	p := h.init()
-	f, err := os.Open(filepath.Join("/proc", fmt.Sprint(p.PID), "root"))
-	if err != nil || !p.alive() {
-		if f != nil {
-			f.Close()
-		}
-		return fmt.Errorf("%s: %w", h.Name(), ErrNotRunning)
-	}
-	defer f.Close()
-	if err := do(rootFS{f}); err != nil {
-		return fmt.Errorf("%s: %w", h.Name(), err)
-	}
-	return nil
+	return h.ground.saveHost(h.record.Name)
 }
