@@ -141,23 +141,31 @@ func findTraces(fs hostexec.FS) (traces, error) {
 	if t.apiServer, err = fs.Exists(manifestPath(kubeAPIServer)); err != nil {
 		return t, err
 	}
-	for list, paths := range map[*[]string][]string{
-		&t.manifests: {manifestPath(kubeControllerManager), manifestPath(kubeScheduler)},
-		&t.pki:       {apiServerCert},
-		&t.hints:     {adminConf, etcdMemberDir},
-	} {
-		for _, p := range paths {
-			there, err := fs.Exists(p)
-			if err != nil {
-				return t, err
-			}
-			if there {
-				*list = append(*list, p)
-			}
-		}
+	if t.manifests, err = existing(fs, manifestPath(kubeControllerManager), manifestPath(kubeScheduler)); err != nil {
+		return t, err
+	}
+	if t.pki, err = existing(fs, apiServerCert); err != nil {
+		return t, err
+	}
+	if t.hints, err = existing(fs, adminConf, etcdMemberDir); err != nil {
+		return t, err
 	}
 	t.backup, err = newestBackup(fs, "kubeadm-backup-manifests-", kubeAPIServer+".yaml")
 	return t, err
+}
+
+func existing(fs hostexec.FS, paths ...string) ([]string, error) {
+	var found []string
+	for _, p := range paths {
+		there, err := fs.Exists(p)
+		if err != nil {
+			return nil, err
+		}
+		if there {
+			found = append(found, p)
+		}
+	}
+	return found, nil
 }
 
 // role decides. given only settles what cannot be told.

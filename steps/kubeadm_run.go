@@ -1,0 +1,184 @@
+package steps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/node-upgrader/node-upgrader/hostexec"
+)
+
+// apiReturns is how long an API server that is away is waited for: on the only
+// control plane it may be on its way back.
+const apiReturns = 5 * time.Minute
+
+// kubeadmLog is kubeadm's whole output, in the run's record.
+const kubeadmLog = "kubeadm.log"
+
+func runKubeadm(ctx context.Context, env Env) error {
+	if err := env.Options.Kubeadm.Validate(); err != nil {
+		return err
+	}
+	lost, err := lostFiles(env.Host.FS, env.Node.Role)
+	if err != nil {
+		return err
+	}
+	if err := mend(ctx, env, lost); err != nil {
+		return err
+	}
+	k, err := awaitKubeadmState(ctx, env, len(lost) == 0)
+	if err != nil {
+		return err
+	}
+	if k.upgrade {
+		err = k.run(ctx, env)
+	} else {
+		err = install(ctx, env, k.stale)
+	}
+	if err != nil || env.Node.Role == Worker {
+		return err
+	}
+	if k.pods, err = staticPods(env.Host.FS); err != nil {
+		return err
+	}
+	if err := waitStaticPods(ctx, env, k.pods); err != nil {
+		return err
+	}
+	return pruneCopies(env)
+}
+
+// awaitKubeadmState looks when the API server answers: kubeadm needs it, and
+// so does the decision how to run it. untouched says that this run has changed
+// nothing yet.
+func awaitKubeadmState(ctx context.Context, env Env, untouched bool) (kubeadmState, error) {
+	started, err := loadIntent(env)
+	if err != nil {
+		return kubeadmState{}, err
+	}
+	untouched = untouched && started == nil
+	if _, _, err := reachAPI(ctx, env, apiReturns); err != nil {
+		return kubeadmState{}, refuse(ctx, untouched, &HintError{
+			Err: err, Hint: "is it running? crictl ps -a --name kube-apiserver; journalctl -u kubelet",
+		})
+	}
+	k, err := lookKubeadm(ctx, env)
+	if err != nil {
+		return k, err
+	}
+	k.untouched = untouched
+	blocks, err := k.blocks(ctx, env)
+	if err == nil && len(blocks) > 0 {
+		err = &BlockedError{Blocks: blocks}
+	}
+	return k, err
+}
+
+// refuse makes err a *BlockedError where nothing was changed yet, and where it
+// is not our own time that is up.
+func refuse(ctx context.Context, untouched bool, err error) error {
+	if !untouched || ctx.Err() != nil {
+		return err
+	}
+	return &BlockedError{Blocks: []Block{{Reason: err.Error(), Hint: strings.Join(Hints(err), "; ")}}}
+}
+
+// run keeps what is about to change, installs kubeadm and upgrades by it.
+func (k *kubeadmState) run(ctx context.Context, env Env) error {
+	target := env.Bundle.Manifest.KubernetesVersion
+	mode, err := k.mode(ctx, env)
+	if err != nil {
+		return err
+	}
+	if err := k.keep(ctx, env); err != nil {
+		return err
+	}
+	if err := install(ctx, env, k.stale); err != nil {
+		return err
+	}
+	if k.started == nil {
+		copies, err := etcdCopies(env.Host.FS)
+		if err != nil {
+			return err
+		}
+		k.started = &intent{Mode: mode, Version: target, Started: env.Clock.Now().UTC(), EtcdCopies: copies}
+		if err := env.Record.Save(ctx, intentRecord, k.started); err != nil {
+			return err
+		}
+	}
+	if err := env.Host.FS.Remove(upgradedFile); err != nil {
+		return err
+	}
+	argv := env.Options.Kubeadm.command(k.binary.Dest, mode, target, ignorable(ctx, env, mode)...)
+	if err := kubeadm(ctx, env, argv); err != nil {
+		return err
+	}
+	// kubeadm has finished, also when our time is up meanwhile.
+	return finish(context.WithoutCancel(ctx), env, mode, k.binary.SHA256)
+}
+
+// keep takes etcd's snapshot and copies every file that kubeadm may rewrite.
+func (k *kubeadmState) keep(ctx context.Context, env Env) error {
+	if env.Node.Role == ControlPlane {
+		if k.member == nil {
+			env.Log.Info("etcd is no static pod of this node: no snapshot is taken")
+		} else if err := takeSnapshot(ctx, env, k.member); err != nil {
+			return refuse(ctx, k.untouched, err)
+		}
+	}
+	files := []string{kubeletConfig, kubeletFlagsFile, path.Join(path.Dir(kubeletConfig), "instance-config.yaml")}
+	for _, dir := range []struct{ path, suffix string }{{kubernetesDir, ".conf"}, {manifestsDir, ".yaml"}} {
+		entries, err := env.Host.FS.ReadDir(dir.path)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		for _, e := range entries {
+			if strings.HasSuffix(e.Name(), dir.suffix) && !strings.HasPrefix(e.Name(), ".") && !e.IsDir() {
+				files = append(files, path.Join(dir.path, e.Name()))
+			}
+		}
+	}
+	for _, f := range files {
+		if err := backup(ctx, env, f); err != nil {
+			return fmt.Errorf("keep %s: %w", f, err)
+		}
+	}
+	return nil
+}
+
+// kubeadm runs kubeadm to its end, whatever happens to ctx: killed between two
+// renames it would take a static pod away.
+func kubeadm(ctx context.Context, env Env, argv []string) error {
+	log := env.Record.Path(kubeadmLog)
+	if err := env.Record.Init(); err != nil {
+		return err
+	}
+	if err := env.Host.FS.AppendLine(log, []byte("$ "+strings.Join(argv, " "))); err != nil {
+		return err
+	}
+	env.Log.Info("running kubeadm, which may take some minutes", "command", strings.Join(argv, " "), "log", log)
+	_, err := env.Host.Commands.Run(ctx, hostexec.Command{
+		Argv:            argv,
+		Uninterruptible: true,
+		Line: func(line string) {
+			// The log is a convenience: a full disk must not make an upgrade fail.
+			_ = env.Host.FS.AppendLine(log, []byte(line))
+			if strings.HasPrefix(line, "[") {
+				env.Log.Info(line, "from", "kubeadm")
+			} else if line != "" {
+				env.Log.Debug(line, "from", "kubeadm")
+			}
+		},
+	})
+	if err == nil {
+		return nil
+	}
+	hint := "read " + log + "; when its cause is mended, run the upgrader again: it resumes with the same command"
+	if there, _ := env.Host.FS.Exists(env.Record.Path(snapshotFile)); there {
+		hint += "; etcd as it was before is in " + env.Record.Path(snapshotFile)
+	}
+	return &HintError{Err: err, Hint: hint}
+}
