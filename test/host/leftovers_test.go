@@ -80,11 +80,30 @@ func TestNothingIsLeft(t *testing.T) {
 	if found := leftovers(t, "left1"); len(found) < 3 {
 		t.Errorf("while it runs only these are found: %v", found)
 	}
-	run(t, h, "sysctl", "-qw", "kernel.panic=17") // as the kubelet does
+	keepKernel(t)
+	run(t, h, "sysctl", "-qw", "kernel.panic="+changedPanic) // as the kubelet does
 	must(t, g.Close(), g.Close())
 	assertGone(t, "left1", 0)
 	assertNamespaceGone(t, bridge)
 	assertKernelRestored(t)
+}
+
+const (
+	panicFile    = "/proc/sys/kernel/panic"
+	changedPanic = "17"
+)
+
+// keepKernel undoes the test's change itself where other grounds are open: the
+// last of them restores what was before all.
+func keepKernel(t *testing.T) {
+	t.Helper()
+	before, err := os.ReadFile(panicFile)
+	must(t, err)
+	t.Cleanup(func() {
+		if now, err := os.ReadFile(panicFile); err == nil && strings.TrimSpace(string(now)) == changedPanic {
+			must(t, os.WriteFile(panicFile, before, 0))
+		}
+	})
 }
 
 // assertKernelRestored checks what the last ground to go restores.
@@ -94,7 +113,7 @@ func assertKernelRestored(t *testing.T) {
 		t.Logf("kernel settings not looked at: other grounds are open (%v, %v)", dirs, err)
 		return
 	}
-	if value, err := os.ReadFile("/proc/sys/kernel/panic"); err != nil || strings.TrimSpace(string(value)) == "17" {
+	if value, err := os.ReadFile(panicFile); err != nil || strings.TrimSpace(string(value)) == changedPanic {
 		t.Errorf("kernel.panic is %s, %v", value, err)
 	}
 }
@@ -131,7 +150,7 @@ func TestOwner(t *testing.T) {
 	g, err := Open(t.Context(), Options{Name: name})
 	must(t, err)
 	h := booted(t, g, Spec{Name: "node", IP: "10.89.0.11"})
-	run(t, h, "sysctl", "-qw", "kernel.panic=17")
+	run(t, h, "sysctl", "-qw", "kernel.panic="+changedPanic)
 	fmt.Println("up", h.PID(), g.record.LAN.PID)
 	select {}
 }
@@ -140,6 +159,7 @@ func TestNothingIsLeftByAProcessThatWasEnded(t *testing.T) {
 	for _, signal := range []unix.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGKILL} {
 		t.Run(unix.SignalName(signal), func(t *testing.T) {
 			name := strings.ToLower("left-" + strings.TrimPrefix(unix.SignalName(signal), "SIG"))
+			keepKernel(t)
 			owner, _, _ := startOwner(t, name)
 			must(t, owner.Process.Signal(signal))
 			_ = owner.Wait()
@@ -154,6 +174,7 @@ func TestNothingIsLeftByAProcessThatWasEnded(t *testing.T) {
 // Also when the helpers are killed with their owner, the next ground cleans up.
 func TestTheNextGroundSweeps(t *testing.T) {
 	const name = "left-all"
+	keepKernel(t)
 	owner, _, lan := startOwner(t, name)
 	r, err := readRecord(filepath.Join(runDir(), name))
 	must(t, err)
