@@ -19,14 +19,14 @@ func TestKubeadmCheck(t *testing.T) {
 		unmet  string
 	}{
 		"upgraded by somebody else, by another build of kubeadm": {
-			node: []nodeOption{atVersion(newVersion), clusterAt(newVersion)}, want: Needed, unmet: "kubeadm is another",
+			node: []nodeOption{atTarget, clusterAt(newVersion)}, want: Needed, unmet: "kubeadm is another",
 		},
 		"upgraded by somebody else": {
-			node:   []nodeOption{atVersion(newVersion), clusterAt(newVersion)},
+			node:   []nodeOption{atTarget, clusterAt(newVersion)},
 			before: func(n *kubeadmNode) { n.write("/usr/bin/kubeadm", "new kubeadm", 0o755) }, want: Done,
 		},
 		"an image of a builder's": {
-			node: []nodeOption{atVersion(newVersion), clusterAt(newVersion)},
+			node: []nodeOption{atTarget, clusterAt(newVersion)},
 			before: func(n *kubeadmNode) {
 				n.write("/usr/bin/kubeadm", "new kubeadm", 0o755)
 				ref := "registry.example:5000/kube-scheduler:v1.36.3-eks.1"
@@ -36,11 +36,11 @@ func TestKubeadmCheck(t *testing.T) {
 			want: Done,
 		},
 		"the old scheduler still runs": {
-			node:   []nodeOption{atVersion(newVersion), clusterAt(newVersion)},
+			node:   []nodeOption{atTarget, clusterAt(newVersion)},
 			before: func(n *kubeadmNode) { n.runAs(kubeScheduler, oldVersion) }, want: Needed, unmet: "kube-scheduler runs is",
 		},
 		"the controller manager is ill": {
-			node:   []nodeOption{atVersion(newVersion), clusterAt(newVersion)},
+			node:   []nodeOption{atTarget, clusterAt(newVersion)},
 			before: func(n *kubeadmNode) { n.ill["6443"] = errors.New("status 500") }, want: Needed, unmet: "is status 500, not ok",
 		},
 		"a worker without a record": {node: []nodeOption{worker}, want: Needed, unmet: "kubeadm upgrade node is not finished"},
@@ -60,7 +60,7 @@ func TestKubeadmCheck(t *testing.T) {
 
 // Where everything is at the target but for the program, only that is put in.
 func TestKubeadmOnlyInstalls(t *testing.T) {
-	n := newKubeadmNode(t, atVersion(newVersion), clusterAt(newVersion))
+	n := newKubeadmNode(t, atTarget, clusterAt(newVersion))
 	s := n.check(Needed)
 	if diff := cmp.Diff([]Change{{"replace", "/usr/bin/kubeadm"}}, s.Changes); diff != "" {
 		t.Errorf("changes (-want +got):\n%s", diff)

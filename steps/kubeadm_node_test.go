@@ -64,7 +64,7 @@ type nodeOptions struct {
 func worker(o *nodeOptions)            { o.role, o.apiServer, o.cluster = Worker, newVersion, newVersion }
 func externalEtcd(o *nodeOptions)      { o.externalEtcd = true }
 func cordoned(o *nodeOptions)          { o.cordoned = true }
-func atVersion(v string) nodeOption    { return func(o *nodeOptions) { o.version = v } }
+func atTarget(o *nodeOptions)          { o.version = newVersion }
 func clusterAt(v string) nodeOption    { return func(o *nodeOptions) { o.cluster = v } }
 func with(k KubeadmOptions) nodeOption { return func(o *nodeOptions) { o.kubeadm = k } }
 func apiServerAt(v string) nodeOption  { return func(o *nodeOptions) { o.apiServer = v } }

@@ -60,14 +60,14 @@ func TestKubeadmUpgrade(t *testing.T) {
 			command: "kubeadm upgrade apply v1.36.3 --yes",
 		},
 		"interrupted with everything at the target": {
-			node: []nodeOption{atVersion(newVersion), clusterAt(newVersion)},
+			node: []nodeOption{atTarget, clusterAt(newVersion)},
 			before: func(n *kubeadmNode) {
 				n.save(intentRecord, intent{Mode: modeApply, Version: newVersion})
 			},
 			command: "kubeadm upgrade apply v1.36.3 --yes",
 		},
 		"manifests at the target, the cluster is not": {
-			node: []nodeOption{atVersion(newVersion)}, command: "kubeadm upgrade apply v1.36.3 --yes",
+			node: []nodeOption{atTarget}, command: "kubeadm upgrade apply v1.36.3 --yes",
 		},
 		"another version was started in this run": {
 			node: []nodeOption{clusterAt(newVersion)},
