@@ -21,11 +21,11 @@ build: ## the static program, out/upgrader
 	@mkdir -p out
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o out/upgrader ./cmd/upgrader
 
-test: vet lint unit figures-test ## everything that needs no cluster
+test: vet lint unit ## everything that needs no cluster
 
 unit: ## unit, crash and command-line tests, with the race detector
 	@echo "== tests with the race detector"
-	go test -race ./...
+	go run ./test/measure test 600 -race ./...
 
 vet:
 	@echo "== go vet, also of the end-to-end tests"
@@ -42,9 +42,6 @@ $(LINT):
 	@mkdir -p $(@D)
 	GOBIN=$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 
-figures-test:
-	go run ./test/measure test
-
 vuln: ## known vulnerabilities of the program (needs https://vuln.go.dev)
 	go run golang.org/x/vuln/cmd/govulncheck@$(VULN_VERSION) ./cmd/...
 
@@ -53,8 +50,7 @@ components: ## build the components of all versions into the cache
 
 e2e: ## the real node: pod's way, by hand, refusals
 	@echo "== throwaway nodes: hosts, then upgrades"
-	go test -tags e2e -count=1 -timeout 40m -v ./test/host ./test/cluster
-	go test -tags e2e -count=1 -timeout 60m -parallel 2 -v ./test/e2e
+	go run ./test/measure e2e 3600 -tags e2e -count=1 -timeout 60m -p 1 -parallel 2 -v ./test/host ./test/cluster ./test/e2e
 
 e2e-upstream: ## critest of sigs.k8s.io/cri-tools against the upgraded node's containerd
 	go test -tags e2e_upstream -count=1 -timeout 40m -v ./test/upstream
@@ -80,4 +76,4 @@ image: image-content ## the container image as an OCI archive, out/upgrader.tar;
 clean: ## what was built here; the caches stay
 	rm -rf out
 
-.PHONY: help build test unit vet lint figures-test vuln components e2e e2e-upstream bench demo demo-by-hand image image-content clean
+.PHONY: help build test unit vet lint vuln components e2e e2e-upstream bench demo demo-by-hand image image-content clean

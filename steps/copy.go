@@ -23,6 +23,9 @@ type Staging struct {
 // of the files replaced and the journal are smaller than the bundle itself.
 const headroom = 64 << 20
 
+// upgraderSize is more than the program itself, which is staged too.
+const upgraderSize = 128 << 20
+
 // inodes is more than a bundle's files and their backups will ever need.
 const inodes = 512
 
@@ -41,9 +44,13 @@ func checkCopy(_ context.Context, env Env) (State, error) {
 		return State{}, err
 	}
 	want := env.Bundle.Digest
-	_, err = image.FindStaged(store, want, env.Staging.BootID)
-	if err == nil {
+	staged, err := image.FindStaged(store, want, env.Staging.BootID)
+	switch {
+	case err == nil && staged.Trusted:
 		return State{Phase: Done, Facts: []Fact{{"bundle", want, want}}}, nil
+	case err == nil:
+		// Staged before the last boot, and sound: only its stamp is old.
+		return State{Phase: Needed, Facts: []Fact{{"bundle", "staged before the last boot", want}}}, nil
 	}
 	state := State{
 		Phase:   Needed,
@@ -58,7 +65,7 @@ func checkCopy(_ context.Context, env Env) (State, error) {
 		return State{}, err
 	}
 	// Twice: the backups of what the bundle replaces are about as large.
-	need := 2*uint64(image.StagedNeeds(env.Bundle)) + headroom //nolint:gosec // sizes are positive
+	need := 2*uint64(image.StagedNeeds(env.Bundle)) + headroom + upgraderSize //nolint:gosec // sizes are positive
 	if free.Bytes < need {
 		state.Phase = Blocked
 		state.Blocks = append(state.Blocks, Block{

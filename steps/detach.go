@@ -40,6 +40,9 @@ type Outcome struct {
 	Error   string   `json:"error,omitempty"`
 	Hints   []string `json:"hints,omitempty"`
 	Results []Result `json:"results,omitempty"`
+	// PeakMiB is the most memory that the process ever held, without the
+	// programs that it ran.
+	PeakMiB float64 `json:"peakMiB,omitempty"`
 }
 
 // Err is nil for an invocation that ended well.

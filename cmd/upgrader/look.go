@@ -85,7 +85,7 @@ func look(cmd *cobra.Command, f *flags, judge func(steps.Report) error) error {
 		return err
 	}
 	err = judge(report)
-	return errors.Join(err, lastWord(steps.Outcome{Exit: steps.ExitCode(err), Error: text(err), Hints: steps.Hints(err)}))
+	return errors.Join(err, lastWord(outcome(err, nil)))
 }
 
 func printReport(w io.Writer, output string, r steps.Report) error {
@@ -94,7 +94,8 @@ func printReport(w io.Writer, output string, r steps.Report) error {
 		e.SetIndent("", "  ")
 		return e.Encode(r)
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	var b strings.Builder
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "node\t%s (%s)\nbundle\t%s\nKubernetes\t%s\nrun\t%s\n", r.Node.Name, r.Node.Role, r.Bundle, r.Kubernetes, r.RunID)
 	for _, v := range r.Versions {
 		fmt.Fprintf(t, "%s\t%s\n", v.Name, arrow(v))
@@ -107,21 +108,21 @@ func printReport(w io.Writer, output string, r steps.Report) error {
 		if s.Error != "" {
 			state = "cannot tell yet: " + s.Error
 		}
-		fmt.Fprintf(w, "\n%d. %s: %s\n", i+1, s.Name, state)
+		fmt.Fprintf(&b, "\n%d. %s: %s\n", i+1, s.Name, state)
 		for _, f := range s.Facts {
-			fmt.Fprintf(w, "     %s: %s\n", f.Name, arrow(f))
+			fmt.Fprintf(&b, "     %s: %s\n", f.Name, arrow(f))
 		}
 		for _, c := range s.Changes {
-			fmt.Fprintf(w, "   ~ %s %s\n", c.Verb, c.Object)
+			fmt.Fprintf(&b, "   ~ %s %s\n", c.Verb, c.Object)
 		}
-		for _, b := range s.Blocks {
-			fmt.Fprintf(w, "   ! %s\n", b.Reason)
+		for _, block := range s.Blocks {
+			fmt.Fprintf(&b, "   ! %s\n", block.Reason)
 		}
 	}
-	for _, b := range r.Blocks {
-		fmt.Fprintf(w, "\n! %s\n", b.Reason)
+	for _, block := range r.Blocks {
+		fmt.Fprintf(&b, "\n! %s\n", block.Reason)
 	}
-	_, err := fmt.Fprintln(w)
+	_, err := fmt.Fprintln(w, b.String())
 	return err
 }
 
@@ -162,4 +163,3 @@ func newStatus() *cobra.Command {
 	}
 	return cmd
 }
-

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 
 	"sigs.k8s.io/yaml"
@@ -34,7 +35,8 @@ func printStatus(w io.Writer, output string, s steps.Status) error {
 		_, err = w.Write(data)
 		return err
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	var b strings.Builder
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, u := range s.Units {
 		fmt.Fprintf(t, "%s\t%s\tpid %d\t%s\n", u.Unit, u.State, u.PID, u.Binary)
 	}
@@ -42,16 +44,16 @@ func printStatus(w io.Writer, output string, s steps.Status) error {
 		return err
 	}
 	if s.Running != nil {
-		fmt.Fprintf(w, "\nrunning now: %s of run %s, bundle %s (log: %s)\n", s.Running.Command, s.Running.RunID, s.Running.Bundle, s.Running.Log)
+		fmt.Fprintf(&b, "\nrunning now: %s of run %s, bundle %s (log: %s)\n", s.Running.Command, s.Running.RunID, s.Running.Bundle, s.Running.Log)
 	} else {
-		fmt.Fprintln(w, "\nno upgrade is running")
+		fmt.Fprintln(&b, "\nno upgrade is running")
 	}
 	for _, digest := range s.Staged {
-		fmt.Fprintf(w, "staged bundle: %s\n", digest)
+		fmt.Fprintf(&b, "staged bundle: %s\n", digest)
 	}
 	for _, run := range s.Runs {
-		fmt.Fprintf(w, "\nrun %s\n", run.ID)
-		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintf(&b, "\nrun %s\n", run.ID)
+		t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 		for _, r := range run.Results {
 			fmt.Fprintf(t, "  %s\t%s\t%s\t%.1f s\t%s\n", r.Started.Local().Format("2006-01-02 15:04:05"), r.Step, r.Result, r.Seconds, r.Error)
 		}
@@ -59,5 +61,6 @@ func printStatus(w io.Writer, output string, s steps.Status) error {
 			return err
 		}
 	}
-	return nil
+	_, err := io.WriteString(w, b.String())
+	return err
 }

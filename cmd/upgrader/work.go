@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/node-upgrader/node-upgrader/hostexec"
 	"github.com/node-upgrader/node-upgrader/image"
@@ -87,8 +88,8 @@ func onNode(cmd *cobra.Command, f *flags, stay bool, work func(context.Context, 
 	defer s.close()
 	results, err := work(ctx, s)
 	s.log.close()
-	return errors.Join(err, lastWord(steps.Outcome{Exit: steps.ExitCode(err), Error: text(err), Hints: steps.Hints(err), Results: results}),
-		printResults(cmd.OutOrStdout(), c.output, results))
+	o := outcome(err, results)
+	return errors.Join(err, lastWord(o), printResults(cmd.OutOrStdout(), c.output, o))
 }
 
 // copyStep looks at the whole node before it stages anything.
@@ -182,16 +183,23 @@ func unit(ctx context.Context, c config, p place, errOut io.Writer) error {
 		}
 		results, err = s.runner.Run(ctx, names...)
 	}
-	o := steps.Outcome{ID: inv.ID, Exit: steps.ExitCode(err), Error: text(err), Hints: steps.Hints(err), Results: results}
+	o := outcome(err, results)
+	o.ID = inv.ID
 	record := steps.NewRecord(hostexec.NewFS(p.root()), inv.RunID)
 	return errors.Join(err, steps.Conclude(context.WithoutCancel(ctx), record, o))
 }
 
-func text(err error) string {
-	if err == nil {
-		return ""
+// outcome is how this process ends.
+func outcome(err error, results []steps.Result) steps.Outcome {
+	o := steps.Outcome{Exit: steps.ExitCode(err), Hints: steps.Hints(err), Results: results}
+	if err != nil {
+		o.Error = err.Error()
 	}
-	return err.Error()
+	var usage unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &usage) == nil {
+		o.PeakMiB = float64(usage.Maxrss) / 1024 // KiB on Linux
+	}
+	return o
 }
 
 // lastWord leaves the outcome where the kubelet reads a container's
@@ -218,15 +226,15 @@ func lastWord(o steps.Outcome) error {
 }
 
 // printResults is the data of a command that worked on the node.
-func printResults(w io.Writer, output string, results []steps.Result) error {
+func printResults(w io.Writer, output string, o steps.Outcome) error {
 	if output == "json" {
 		return json.NewEncoder(w).Encode(struct {
-			Schema  int            `json:"schema"`
-			Results []steps.Result `json:"results"`
-		}{1, results})
+			Schema int `json:"schema"`
+			steps.Outcome
+		}{1, o})
 	}
 	var b strings.Builder
-	for _, r := range results {
+	for _, r := range o.Results {
 		fmt.Fprintf(&b, "%-12s %-10s %6.1f s\n", r.Step, r.Result, r.Seconds)
 	}
 	_, err := io.WriteString(w, b.String())

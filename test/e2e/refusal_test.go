@@ -33,16 +33,16 @@ func TestRefusals(t *testing.T) {
 	}{
 		{
 			name:    "a corrupt bundle",
-			prepare: []string{"sh", "-c", "cp -a /root/upgrade /root/corrupt && printf X | dd of=/root/corrupt/bundle/bin/kubelet bs=1 seek=4096 conv=notrunc"},
+			prepare: []string{"sh", "-c", "cp -a /root/upgrade /root/corrupt && printf X | dd of=/root/corrupt/bundle/kubelet/kubelet bs=1 seek=4096 conv=notrunc"},
 			program: "/root/corrupt/upgrader",
-			want:    []string{"bin/kubelet", "sha256"},
+			want:    []string{"kubelet/kubelet", "sha256"},
 			undo:    []string{"rm", "-r", "/root/corrupt"},
 		},
 		{
 			name:    "a jump of two minors",
 			prepare: []string{"sh", "-c", "cp -a /root/upgrade /root/far && sed -i 's/v1\\.36\\.3/v1.37.1/' /root/far/bundle/bundle.json"},
 			program: "/root/far/upgrader",
-			want:    []string{"1.35.4", "1.37.1", "one minor"},
+			want:    []string{"1.35.4", "1.37.1", "one at a time"},
 			undo:    []string{"rm", "-r", "/root/far"},
 		},
 		{

@@ -1,0 +1,229 @@
+// Command bench measures what the upgrader costs beside the bare minimum, and
+// writes out/figures-bench.json:
+//
+//	go run ./test/bench            # all, about half an hour
+//	go run ./test/bench stage      # only staging against cp
+//	go run ./test/bench run        # only whole upgrades
+//
+// Compared runs are made in turns on copies of the same disk; the figures are
+// medians.
+package main
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/node-upgrader/node-upgrader/test/cluster"
+	"github.com/node-upgrader/node-upgrader/test/figures"
+	"github.com/node-upgrader/node-upgrader/test/host"
+	"github.com/node-upgrader/node-upgrader/test/payload"
+)
+
+const (
+	from, to = "1.35", "1.36"
+	ignore   = "--ignore-preflight-errors=SystemVerification"
+)
+
+//go:embed script.sh
+var script []byte
+
+func main() {
+	host.Reexec()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var rounds int
+	cmd := &cobra.Command{
+		Use: "bench [stage|run]", Short: "Measure the upgrader", SilenceUsage: true,
+		Args: cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs), ValidArgs: []string{"stage", "run"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 || args[0] == "stage" {
+				if err := stage(cmd.Context()); err != nil {
+					return err
+				}
+			}
+			if len(args) == 0 || args[0] == "run" {
+				return whole(cmd.Context(), rounds)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().IntVar(&rounds, "rounds", 3, "whole upgrades of each kind")
+	if err := cmd.ExecuteContext(ctx); err != nil {
+		os.Exit(1)
+	}
+}
+
+// put writes and shows figures.
+func put(rows ...figures.Row) error {
+	for _, r := range rows {
+		mark := ""
+		if !r.Holds {
+			mark = "  MISSED"
+		}
+		fmt.Printf("%-18s %8.3f %-6s goal %s%s\n", r.Name, r.Value, r.Unit, r.Goal, mark)
+	}
+	return figures.Put("bench", rows...)
+}
+
+var benchLine = regexp.MustCompile(`(?m)^Benchmark(Cp|Stage|Restage)\S*\s+1\s+(\d+) ns/op`)
+
+// stage runs the image package's benchmarks, which move the same 600 MB, in
+// turns.
+func stage(ctx context.Context) error {
+	root, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return err
+	}
+	fmt.Println("== staging 600 MB with verification, cp -r, and staging again: 10 times in turns")
+	samples := map[string][]float64{}
+	for range 10 {
+		cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^Benchmark(Cp|Stage|Restage)$", "-benchtime", "1x", "./image")
+		cmd.Dir = filepath.Dir(strings.TrimSpace(string(root)))
+		cmd.Stderr = os.Stderr
+		out, err := cmd.Output()
+		if err != nil {
+			return fmt.Errorf("benchmarks of package image: %w\n%s", err, out)
+		}
+		for _, m := range benchLine.FindAllStringSubmatch(string(out), -1) {
+			ns, err := strconv.ParseFloat(m[2], 64)
+			if err != nil {
+				return err
+			}
+			samples[m[1]] = append(samples[m[1]], ns/1e9)
+		}
+	}
+	for _, name := range []string{"Cp", "Stage", "Restage"} {
+		if len(samples[name]) != 10 {
+			return fmt.Errorf("benchmark %s: %d samples, want 10", name, len(samples[name]))
+		}
+	}
+	cp, staged, again := median(samples["Cp"]), median(samples["Stage"]), median(samples["Restage"])
+	return put(
+		figures.Info("cp_seconds", cp, "s"), figures.Info("stage_seconds", staged, "s"),
+		figures.AtMost("stage_vs_cp", staged/cp, "ratio", 1.0),
+		figures.AtMost("restage_ratio", again/staged, "ratio", 0.1),
+	)
+}
+
+func median(v []float64) float64 {
+	v = slices.Sorted(slices.Values(v))
+	n := len(v)
+	if n%2 == 1 {
+		return v[n/2]
+	}
+	return (v[n/2-1] + v[n/2]) / 2
+}
+
+// whole upgrades copies of one node, in turns by the upgrader and by the script.
+func whole(ctx context.Context, rounds int) (err error) {
+	if err := cluster.Prepare(ctx, cluster.Options{Set: from, Progress: os.Stdout}); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "upgrader-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	p, err := payload.Make(ctx, to, dir, os.Stdout)
+	if err != nil {
+		return err
+	}
+	var ours, scripts, reruns, peaks []float64
+	for i := range rounds {
+		fmt.Printf("== round %d of %d\n", i+1, rounds)
+		if err := onNode(ctx, p, func(m host.Machine) error {
+			r, err := upgrade(ctx, m)
+			if err == nil {
+				ours, reruns, peaks = append(ours, r.seconds), append(reruns, r.rerun), append(peaks, r.peakMiB)
+				fmt.Printf("upgrader run %.1f s, again %.2f s, peak %.0f MiB\n", r.seconds, r.rerun, r.peakMiB)
+			}
+			return err
+		}); err != nil {
+			return err
+		}
+		if err := onNode(ctx, p, func(m host.Machine) error {
+			start := time.Now()
+			res, err := m.Exec(ctx, host.Command("sh", "/root/script.sh", payload.NodeBundle, "v"+p.Target.Set.Kubernetes, m.Name()))
+			if err != nil {
+				return fmt.Errorf("%w\n%s", err, res.Stdout)
+			}
+			scripts = append(scripts, time.Since(start).Seconds())
+			fmt.Printf("script       %.1f s\n", scripts[len(scripts)-1])
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return put(
+		figures.Info("run_seconds", median(ours), "s"), figures.Info("script_seconds", median(scripts), "s"),
+		figures.AtMost("run_vs_script", median(ours)/median(scripts), "ratio", 1.05),
+		figures.AtMost("rerun_seconds", median(reruns), "s", 2),
+		figures.AtMost("step_peak_mib", slices.Max(peaks), "MiB", 64),
+	)
+}
+
+// onNode runs f on a fresh node with everything on it that both ways need.
+func onNode(ctx context.Context, p payload.Payload, f func(host.Machine) error) (err error) {
+	g, err := host.Open(ctx, host.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, g.Close()) }()
+	c, err := cluster.Up(ctx, g, cluster.Options{Set: from})
+	if err != nil {
+		return err
+	}
+	m := c.ControlPlane
+	if err := errors.Join(p.CopyTo(m), p.ImportImages(ctx, m), m.WriteFile("/root/script.sh", script, 0o755)); err != nil {
+		return err
+	}
+	return f(m)
+}
+
+type measured struct{ seconds, rerun, peakMiB float64 }
+
+func upgrade(ctx context.Context, m host.Machine) (measured, error) {
+	var r measured
+	start := time.Now()
+	res, err := m.Exec(ctx, host.Command(payload.NodeUpgrader, "run", "-o", "json", ignore))
+	if err != nil {
+		return r, fmt.Errorf("%w\n%s", err, res.Stderr)
+	}
+	r.seconds = time.Since(start).Seconds()
+	var caller struct {
+		PeakMiB float64 `json:"peakMiB"`
+	}
+	if err := json.Unmarshal([]byte(res.Stdout), &caller); err != nil {
+		return r, err
+	}
+	unit, err := m.Exec(ctx, host.Command("sh", "-c", "cat /var/lib/upgrader/runs/*/outcome.json"))
+	if err != nil {
+		return r, err
+	}
+	r.peakMiB = caller.PeakMiB // staging happens in the caller
+	if err := json.Unmarshal([]byte(unit.Stdout), &caller); err != nil {
+		return r, err
+	}
+	r.peakMiB = max(r.peakMiB, caller.PeakMiB)
+	start = time.Now()
+	if res, err = m.Exec(ctx, host.Command(payload.NodeUpgrader, "run", ignore)); err != nil {
+		return r, fmt.Errorf("%w\n%s", err, res.Stderr)
+	}
+	r.rerun = time.Since(start).Seconds()
+	return r, nil
+}
