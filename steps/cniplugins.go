@@ -114,7 +114,7 @@ const unknownVersion = "unknown"
 
 // pluginBanner is what a plugin prints when it is run by a person. "CNI bridge
 // plugin version unknown" is one that was built without a version.
-var pluginBanner = regexp.MustCompile(`(?m)^CNI .*\bv?(\d+\.\d+\.\d+\S*)`)
+var pluginBanner = regexp.MustCompile(`(?m)^CNI \S+ plugin (?:version )?v?(\d+\.\d+\.\d+\S*)`)
 
 // pluginVersion asks a plugin for its version, such as v1.9.1. The protocol has
 // no question for that (its VERSION is the protocol's), but without one a

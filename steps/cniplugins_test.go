@@ -49,7 +49,7 @@ const (
 func TestCNIPlugins(t *testing.T) {
 	for name, c := range map[string]struct{ before, after map[string]string }{
 		"old ones are replaced, foreign ones stay": {
-			map[string]string{"bridge": "CNI bridge plugin v1.1.1", "portmap": "CNI portmap plugin version unknown", "calico": "foreign"},
+			map[string]string{"bridge": "CNI bridge plugin v1.1.1", "portmap": "CNI portmap plugin version unknown\nCNI protocol versions supported: 0.1.0, 1.9.2", "calico": "foreign"},
 			map[string]string{"bridge": newBridge, "portmap": newPortmap, "calico": "foreign"},
 		},
 		"missing ones are added": {

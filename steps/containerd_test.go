@@ -14,14 +14,12 @@ import (
 	"github.com/node-upgrader/node-upgrader/steps/cri/critest"
 )
 
-var (
-	oldFiles = map[string]string{
-		"containerd": "containerd 1.7.35", "containerd-shim-runc-v2": "shim 1.7.35", "ctr": "ctr 1.7.35", "runc": "runc 1.1.5",
-	}
-	newFiles = map[string]string{
+// newFiles is what installed returns after the upgrade.
+func newFiles() map[string]string {
+	return map[string]string{
 		"containerd": "containerd 2.3.7", "containerd-shim-runc-v2": "shim 2.3.7", "ctr": "ctr 2.3.7", "runc": "runc 1.3.4",
 	}
-)
+}
 
 func TestContainerdIsReplaced(t *testing.T) {
 	n := newContainerdNode(t)
@@ -30,7 +28,7 @@ func TestContainerdIsReplaced(t *testing.T) {
 		t.Fatalf("before: %+v", got)
 	}
 	n.must(runContainerd(t.Context(), n.env))
-	if diff := cmp.Diff(newFiles, n.installed()); diff != "" {
+	if diff := cmp.Diff(newFiles(), n.installed()); diff != "" {
 		t.Error(diff)
 	}
 	if got := n.check(); got.Phase != Done {
@@ -58,7 +56,7 @@ func TestContainerdOnlyRuncDiffers(t *testing.T) {
 		t.Errorf("check: %+v", got)
 	}
 	n.must(runContainerd(t.Context(), n.env))
-	if diff := cmp.Diff(newFiles, n.installed()); diff != "" {
+	if diff := cmp.Diff(newFiles(), n.installed()); diff != "" {
 		t.Error(diff)
 	}
 	if s, _ := n.units.Count(containerdUnit); s != starts {
@@ -71,7 +69,7 @@ func TestContainerdOnlyRuncDiffers(t *testing.T) {
 
 func TestContainerdOnDiskIsNotDone(t *testing.T) {
 	n := newContainerdNode(t)
-	for name, content := range newFiles { // as a run that was killed before the restart leaves it
+	for name, content := range newFiles() { // as a run that was killed before the restart leaves it
 		dir := "/usr/local/bin/"
 		if name == "runc" {
 			dir = "/usr/local/sbin/"

@@ -14,9 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/node-upgrader/node-upgrader/hostexec"
 	"github.com/node-upgrader/node-upgrader/hostexec/hostexectest"
@@ -72,8 +70,7 @@ address = '/run/containerd/containerd.sock'
 // with 2.3.7.
 func newContainerdNode(t *testing.T) *containerdNode {
 	t.Helper()
-	// Short, since a socket's path has at most 107 bytes.
-	dir, err := os.MkdirTemp("", "n")
+	dir, err := os.MkdirTemp("", "n") //nolint:usetesting // short: a socket's path has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,26 +111,6 @@ func newContainerdNode(t *testing.T) *containerdNode {
 		}
 	})
 	return n
-}
-
-// shortClock is a clock on which sleep passes at once, and ends after ten
-// minutes of it.
-func shortClock() Clock {
-	var mu sync.Mutex
-	now := time.Unix(1e9, 0)
-	end := now.Add(10 * time.Minute)
-	return Clock{
-		Now: func() time.Time { mu.Lock(); defer mu.Unlock(); return now },
-		Sleep: func(ctx context.Context, d time.Duration) error {
-			mu.Lock()
-			defer mu.Unlock()
-			if now = now.Add(d); now.After(end) {
-				end = now.Add(10 * time.Minute)
-				return errors.New("ten minutes went by")
-			}
-			return ctx.Err()
-		},
-	}
 }
 
 // bundle writes a bundle of what the node is to be upgraded to.
@@ -278,19 +255,6 @@ func sum(content string) string {
 	s := sha256.Sum256([]byte(content))
 	return hex.EncodeToString(s[:])
 }
-
-// logLines keeps what was logged.
-type logLines struct {
-	mu    sync.Mutex
-	lines strings.Builder
-}
-
-func (l *logLines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.lines.Write(p)
-}
-func (l *logLines) String() string { l.mu.Lock(); defer l.mu.Unlock(); return l.lines.String() }
 
 // container adds a container that runs to what CRI knows.
 func (n *containerdNode) container(id, pod, name string, pid int) cri.Container {

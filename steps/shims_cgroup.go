@@ -69,10 +69,14 @@ var errNoRemedy = errors.New("it cannot be helped")
 // findRemedy says how to prevent a loss, or errNoRemedy with the reason. It
 // changes nothing.
 //
-// systemd on cgroup v1 moves processes between hierarchies when it sets a
-// unit's controllers anew: the pause process of a pod then sits in the devices
-// cgroup of the pod's slice, or of none, while all its other cgroups are still
-// the container's own.
+// How it comes to be: on cgroup v1, Delegate= of a scope does not cover the
+// devices controller, which systemd gives to a scope only once it has a
+// DevicePolicy= or DeviceAllow=. runc makes the scope first, puts the process
+// into the scope's devices cgroup itself, and sets these properties later. When
+// systemd sets up the scope's controllers in between, it moves the process to
+// the nearest cgroup above that has the controller, the pod's slice, and leaves
+// it there; all its other cgroups are the container's own. Seen with systemd
+// 252 on two to five of eight sandboxes after a boot, and only on sandboxes.
 func findRemedy(env Env, stateDir string, l loss) (remedy, error) {
 	state, found, err := readRuncState(env, stateDir, l.shim)
 	if err != nil {

@@ -94,6 +94,7 @@ func (n *containerdNode) json(path string, v any) {
 func TestShimsWithoutProcessesAreHelped(t *testing.T) {
 	n := newContainerdNode(t)
 	n.shim("kept", "kube-proxy", "", 31, true)
+	n.shim("app", "kube-proxy", "app", 33, true)
 	n.shim("lost", "etcd-n1", "", 32, false)
 	const home = "/sys/fs/cgroup/devices/kubepods.slice/lost.scope"
 

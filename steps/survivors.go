@@ -139,7 +139,7 @@ func compareContainers(ctx context.Context, env Env, patience time.Duration) err
 		env.Log.Warn(c.String(), "event", "container", "id", c.ID)
 	}
 	if lost == nil {
-		env.Log.Info("containers that went on", "count", len(kept.Containers)-len(changed), "of", len(kept.Containers))
+		env.Log.Info("containers went on", "count", len(kept.Containers)-len(changed), "before", len(kept.Containers))
 	}
 	kept.Compared = true
 	if err := errors.Join(env.Record.Save(ctx, containersChanged, changed), env.Record.Save(ctx, containersBefore, kept)); err != nil {

@@ -23,18 +23,21 @@ func TestCompareContainers(t *testing.T) {
 		"all go on": {func(*containerdNode, *critest.State) {}, nil, false},
 		"restarted": {
 			func(_ *containerdNode, s *critest.State) { s.Containers[1].ID, s.Containers[1].PID = "new", 12 },
-			[]string{"container app of pod kube-system/a: restarted (pid 11 → 12)"}, false,
+			[]string{"container app of pod kube-system/a: restarted (pid 11 → 12)"},
+			false,
 		},
 		"same number, another process": {
 			func(_ *containerdNode, s *critest.State) { s.Containers[1].Started++ },
-			[]string{"container app of pod kube-system/a: restarted (pid 11 → 11)"}, false,
+			[]string{"container app of pod kube-system/a: restarted (pid 11 → 11)"},
+			false,
 		},
 		"ended by itself": {
 			func(n *containerdNode, s *critest.State) {
 				n.end(11)
 				s.Containers, s.Ended = s.Containers[:1], []string{"app"}
 			},
-			[]string{"container app of pod kube-system/a: ended"}, false,
+			[]string{"container app of pod kube-system/a: ended"},
+			false,
 		},
 		"the pod ended": {
 			func(n *containerdNode, s *critest.State) {
@@ -42,21 +45,24 @@ func TestCompareContainers(t *testing.T) {
 				n.end(11)
 				s.Containers, s.Ended = nil, []string{"app"}
 			},
-			[]string{"sandbox of pod kube-system/a: ended", "container app of pod kube-system/a: ended"}, false,
+			[]string{"sandbox of pod kube-system/a: ended", "container app of pod kube-system/a: ended"},
+			false,
 		},
 		"lost": {
 			func(n *containerdNode, s *critest.State) {
 				n.end(11)
 				s.Containers = s.Containers[:1]
 			},
-			[]string{"container app of pod kube-system/a: gone"}, true,
+			[]string{"container app of pod kube-system/a: gone"},
+			true,
 		},
 		"thrown away while it runs": {
 			func(_ *containerdNode, s *critest.State) { s.Containers = nil },
 			[]string{
 				"sandbox of pod kube-system/a: orphaned (pid 10 goes on without containerd)",
 				"container app of pod kube-system/a: orphaned (pid 11 goes on without containerd)",
-			}, true,
+			},
+			true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
