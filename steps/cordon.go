@@ -20,9 +20,9 @@ const (
 	// written in the same patch as the cordon, so that there is no instant at
 	// which a cordon of ours could be taken for somebody else's.
 	cordonedBy = "node-upgrader.dev/cordoned-by"
-	// ownLabel is on the upgrader's pods, whatever its value: no drain of ours
+	// OwnLabel is on the upgrader's pods, whatever its value: no drain of ours
 	// evicts them.
-	ownLabel = "node-upgrader.dev/upgrader"
+	OwnLabel = "node-upgrader.dev/upgrader"
 )
 
 // ours tells whether the node's cordon is the upgrader's, of whatever run.

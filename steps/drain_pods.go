@@ -28,7 +28,7 @@ type podList struct {
 // values is safe: see https://pkg.go.dev/k8s.io/kubectl/pkg/drain#Helper.
 func newHelper(ctx context.Context, env Env, client kubernetes.Interface, dryRun cmdutil.DryRunStrategy) *drain.Helper {
 	o := env.Options.Drain
-	selector := "!" + ownLabel
+	selector := "!" + OwnLabel
 	if o.PodSelector != "" {
 		selector += "," + o.PodSelector
 	}

@@ -81,7 +81,7 @@ func mustBeDrained(ctx context.Context, env Env) error {
 // stays tells whether a drain leaves the pod on the node.
 func stays(env Env, p *corev1.Pod) bool {
 	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
-	_, own := p.Labels[ownLabel]
+	_, own := p.Labels[OwnLabel]
 	owner := metav1.GetControllerOf(p)
 	skip := env.Options.Drain.SkipWaitForDelete
 	switch {

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/node-upgrader/node-upgrader/manifests"
+	"github.com/node-upgrader/node-upgrader/steps"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"upgrader": func() { os.Exit(Main()) }})
+}
+
+// The scripts run the real main: what a user types, and what he sees.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "../../testdata/script",
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits,
+		},
+	})
+}
+
+// exits CODE COMMAND…: the command has to end with this exit code.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE COMMAND…")
+	}
+	err := ts.Exec(args[1], args[2:]...)
+	code := "0"
+	if err != nil {
+		code = err.Error()
+	}
+	if code != "0" && code != "exit status "+args[0] || code == "0" && args[0] != "0" {
+		ts.Fatalf("%v ended with %q, want exit code %s", args[1:], code, args[0])
+	}
+}
+
+// The pod's containers are the plan's steps: two rooms that may not import each
+// other have to say the same.
+func TestManifestsFollowThePlan(t *testing.T) {
+	if diff := cmp.Diff(steps.Names(steps.Plan(steps.Options{})), manifests.DefaultSteps()); diff != "" {
+		t.Error(diff)
+	}
+	pod, err := manifests.Pod(manifests.PodOptions{Node: "n", Image: "r.example/u@sha256:" + string(slices.Repeat([]byte("a"), 64)), DrainFirst: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	root := newRoot(nil, nil, nil)
+	for _, c := range pod.Spec.InitContainers {
+		names = append(names, c.Name)
+		cmd, rest, err := root.Find(c.Args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.ParseFlags(rest); err != nil {
+			t.Errorf("%v: %v", c.Args, err)
+		}
+	}
+	if diff := cmp.Diff(steps.Names(steps.Plan(steps.Options{DrainFirst: true})), names); diff != "" {
+		t.Error(diff)
+	}
+	if manifests.UpgraderLabel != steps.OwnLabel {
+		t.Errorf("the pod has label %s, the drain leaves %s", manifests.UpgraderLabel, steps.OwnLabel)
+	}
+}
