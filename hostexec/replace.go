@@ -62,9 +62,9 @@ func (fs FS) Replace(ctx context.Context, r Replacement) (err error) {
 		return fs.named(err)
 	}
 	defer func() {
-		f.Close()
+		_ = f.Close()
 		if err != nil {
-			os.Remove(temp)
+			_ = os.Remove(temp)
 		}
 	}()
 	h := sha256.New()

@@ -98,7 +98,7 @@ func checkBinaries(from, arch string, found []binary) error {
 		f, err := os.Open(b.in(from))
 		if err == nil {
 			err = checkELF(f, arch)
-			f.Close()
+			_ = f.Close()
 		}
 		if err != nil {
 			problems = append(problems, fmt.Errorf("%s: %w", b.in(from), err))

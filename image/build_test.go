@@ -63,8 +63,12 @@ func TestBuild(t *testing.T) {
 		t.Errorf("progress ended at %d of %d, want %d", last, total, want)
 	}
 	if diff := cmp.Diff([]Component{
-		{"cni-plugins", "v1.9.1"}, {"containerd", "v2.3.7"}, {"kubeadm", "v1.36.3"}, {"kubectl", "v1.36.3"},
-		{"kubelet", "v1.36.3"}, {"runc", "v1.1.5+ds1"},
+		{"cni-plugins", "v1.9.1"},
+		{"containerd", "v2.3.7"},
+		{"kubeadm", "v1.36.3"},
+		{"kubectl", "v1.36.3"},
+		{"kubelet", "v1.36.3"},
+		{"runc", "v1.1.5+ds1"},
 	}, b.Manifest.Components); diff != "" {
 		t.Error(diff)
 	}

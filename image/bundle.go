@@ -120,8 +120,10 @@ func lookAt(name string, fi fs.FileInfo) error {
 		return badFile(name, fmt.Sprintf("is not a regular file (%s)", fi.Mode().Type()))
 	}
 	if st, ok := fi.Sys().(*syscall.Stat_t); ok && st.Nlink > 1 {
-		return &BadBundleError{name, "is hard-linked: who has its other name could change it",
-			"copy the bundle (cp -r) and use the copy"}
+		return &BadBundleError{
+			name, "is hard-linked: who has its other name could change it",
+			"copy the bundle (cp -r) and use the copy",
+		}
 	}
 	return nil
 }
@@ -171,7 +173,7 @@ func (b *Bundle) OpenFile(f File) (*os.File, error) {
 		return nil, err
 	}
 	if fi, err := r.Stat(); err != nil || fi.Size() != f.Size {
-		r.Close()
+		_ = r.Close()
 		if err != nil {
 			return nil, err
 		}

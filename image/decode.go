@@ -54,7 +54,7 @@ func openRegular(name string) (*os.File, error) {
 		err = fmt.Errorf("open %s: %w", name, errNotRegular)
 	}
 	if err != nil {
-		f.Close()
+		_ = f.Close()
 		return nil, err
 	}
 	return f, nil

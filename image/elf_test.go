@@ -31,8 +31,10 @@ func program(t *testing.T, machine elf.Machine, text string) []byte {
 		Type:    uint16(elf.ET_EXEC),
 		Machine: uint16(machine), Version: 1, Entry: base + headers, Phoff: 64, Ehsize: 64, Phentsize: 56, Phnum: 1,
 	}
-	p := elf.Prog64{Type: uint32(elf.PT_LOAD), Flags: uint32(elf.PF_R | elf.PF_X), Vaddr: base, Paddr: base,
-		Filesz: size, Memsz: size, Align: 0x1000}
+	p := elf.Prog64{
+		Type: uint32(elf.PT_LOAD), Flags: uint32(elf.PF_R | elf.PF_X), Vaddr: base, Paddr: base,
+		Filesz: size, Memsz: size, Align: 0x1000,
+	}
 	for _, part := range []any{h, p} {
 		if err := bin.Write(&b, bin.LittleEndian, part); err != nil {
 			t.Fatal(err)

@@ -49,7 +49,7 @@ func (l *fileLayer) Uncompressed() (io.ReadCloser, error) {
 	}
 	z, err := gzip.NewReader(f)
 	if err != nil {
-		f.Close()
+		_ = f.Close()
 		return nil, err
 	}
 	return struct {
@@ -79,14 +79,16 @@ func plans(b *Bundle, exe *upgraderFile, manifest []byte, count *meter) []plan {
 	for _, name := range names {
 		p := plan{what: name + " " + b.Version(name)}
 		for _, f := range b.ComponentFiles(name) {
-			p.entries = append(p.entries, entry{"bundle/" + f.Path, int64(f.Mode), f.Size,
+			p.entries = append(p.entries, entry{
+				"bundle/" + f.Path, int64(f.Mode), f.Size,
 				func(ctx context.Context) (io.ReadCloser, error) {
 					src, err := b.OpenFile(f)
 					if err != nil {
 						return nil, err
 					}
 					return readCloser{newCheckedReader(ctx, src, f, count.add), src}, nil
-				}})
+				},
+			})
 		}
 		all = append(all, p)
 	}

@@ -78,8 +78,10 @@ func stage(ctx context.Context, b *Bundle, o StageOptions) (Staged, error) {
 // stageAnew makes the whole stage beside its final place and moves it there.
 func stageAnew(ctx context.Context, b *Bundle, o StageOptions, dir string) (s Staged, err error) {
 	if sameDir(b.Dir, filepath.Join(dir, stagedBundle)) {
-		return s, &BadBundleError{ManifestName, "is the stage itself, which is not sound",
-			"stage the bundle from where it came from"}
+		return s, &BadBundleError{
+			ManifestName, "is the stage itself, which is not sound",
+			"stage the bundle from where it came from",
+		}
 	}
 	// A bundle that was not opened just now may have changed.
 	if _, err := Open(b.Dir); err != nil {
@@ -172,22 +174,22 @@ func lockStore(ctx context.Context, store string) (unlock func(), err error) {
 	}
 	if fi, err := d.Stat(); err != nil || fi.Mode().Perm() != 0o700 {
 		if err = errors.Join(err, d.Chmod(0o700)); err != nil {
-			d.Close()
+			_ = d.Close()
 			return nil, err
 		}
 	}
 	for {
 		err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
-			return func() { d.Close() }, nil
+			return func() { _ = d.Close() }, nil
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			d.Close()
+			_ = d.Close()
 			return nil, fmt.Errorf("lock %s: %w", store, err)
 		}
 		select {
 		case <-ctx.Done():
-			d.Close()
+			_ = d.Close()
 			return nil, fmt.Errorf("another upgrader is staging in %s: %w", store, ctx.Err())
 		case <-time.After(50 * time.Millisecond):
 		}

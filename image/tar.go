@@ -72,14 +72,16 @@ func tarLayout(ctx context.Context, dir, out string) (err error) {
 		if err != nil {
 			return err
 		}
-		entries = append(entries, entry{filepath.ToSlash(rel), 0o644, fi.Size(),
+		entries = append(entries, entry{
+			filepath.ToSlash(rel), 0o644, fi.Size(),
 			func(ctx context.Context) (io.ReadCloser, error) {
 				f, err := os.Open(name)
 				if err != nil {
 					return nil, err
 				}
 				return readCloser{&countingReader{ctx, f, nil}, f}, nil
-			}})
+			},
+		})
 		return nil
 	})
 	if err != nil {

@@ -29,7 +29,7 @@ func openUpgrader(name string) (*upgraderFile, error) {
 		err = fmt.Errorf("open the upgrader: %s: %w", name, errNotRegular)
 	}
 	if err != nil {
-		f.Close()
+		_ = f.Close()
 		return nil, err
 	}
 	return &upgraderFile{f, fi}, nil

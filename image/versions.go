@@ -111,7 +111,7 @@ func agree(all map[string]string, asked string) (string, error) {
 		return "", errors.New("no Kubernetes version")
 	}
 	if asked = canonical(asked); asked != "" && asked != k {
-		return "", fmt.Errorf("Kubernetes %s is asked for, but the components are %s", asked, k)
+		return "", fmt.Errorf("version %s of Kubernetes is asked for, but the components are %s", asked, k)
 	}
 	return k, nil
 }

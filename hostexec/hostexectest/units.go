@@ -77,7 +77,7 @@ func (f *Units) OnStop(name string, do func() error) {
 	f.must(name).stopped = do
 }
 
-// Starts and stops of a unit so far.
+// Count is how often a unit was started and stopped so far.
 func (f *Units) Count(name string) (starts, stops int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -3,6 +3,7 @@
 package figures
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,7 +42,7 @@ func AtLeast(name string, value float64, unit string, limit float64) Row {
 
 // Path is the file of a command's figures, in the checkout's folder out.
 func Path(command string) (string, error) {
-	mod, err := exec.Command("go", "env", "GOMOD").Output()
+	mod, err := exec.CommandContext(context.Background(), "go", "env", "GOMOD").Output()
 	if err != nil {
 		return "", fmt.Errorf("find the checkout: %w", err)
 	}
