@@ -136,6 +136,9 @@ func podRuns(p *corev1.Pod, since time.Time) error {
 	if p.Status.Phase == corev1.PodSucceeded {
 		return nil
 	}
+	if p.Status.Phase == corev1.PodFailed && len(p.OwnerReferences) > 0 {
+		return nil // as an evicted pod: its owner's number of ready pods decides
+	}
 	name := p.Namespace + "/" + p.Name
 	if p.Status.Phase != corev1.PodRunning || len(p.Status.ContainerStatuses) < len(p.Spec.Containers) {
 		return fmt.Errorf("pod %s is %s", name, p.Status.Phase)

@@ -110,6 +110,9 @@ func (g *Ground) open(ctx context.Context) error {
 	if err := saveKernel("/proc/sys", kernelFile()); err != nil {
 		return err
 	}
+	if err := raiseLimits("/proc/sys"); err != nil {
+		return err
+	}
 	if err := os.Mkdir(g.dir, 0o755); err != nil {
 		return err // exists: a ground of that name is open
 	}

@@ -137,6 +137,7 @@ func mountAll(spec bootSpec, root string) error {
 	m.readOnly(m.in("proc/sysrq-trigger"))
 	m.mount("sysfs", m.in("sys"), "sysfs", safe, "")
 	m.devices()
+	m.console(spec.Console)
 	m.mount("tmpfs", m.in("run"), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755")
 	m.mount("tmpfs", m.in("tmp"), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777")
 	m.cgroups(all)
@@ -214,6 +215,15 @@ func (m *mounter) devices() {
 			m.try("link", os.Symlink(target, m.in("dev/"+name)))
 		}
 	}
+}
+
+// console makes the terminal that the keeper reads the host's console.
+func (m *mounter) console(name string) {
+	target := m.in("dev/console")
+	if m.err == nil {
+		m.try("make console", os.WriteFile(target, nil, 0o600))
+	}
+	m.mount(name, target, "", unix.MS_BIND, "")
 }
 
 // cgroups mounts the machine's hierarchies under the same names; the cgroup

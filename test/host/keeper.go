@@ -20,6 +20,7 @@ type bootSpec struct {
 	Layers  []string `json:"layers"`
 	Cgroups []string `json:"cgroups"`
 	Persist bool     `json:"persist"`
+	Console string   `json:"console"` // the keeper's word to the init stage
 }
 
 // runKeeper is the stage that a host's PID 1 is a child of. Its input is the
@@ -45,6 +46,10 @@ func runKeeper() error {
 }
 
 func keep(spec bootSpec, in *bufio.Reader) error {
+	var err error
+	if spec.Console, err = newConsole(os.Stderr); err != nil {
+		return err
+	}
 	own, err := ownCgroups()
 	if err != nil {
 		return err

@@ -7,19 +7,22 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 )
 
 // sharedSettings are the kernel's settings that belong to no namespace and that
 // something on a host may write: the kubelet (vm, kernel.panic*, kernel.keys),
 // systemd as PID 1 (fs, kernel.core_pattern, kernel.pid_max), kube-proxy
-// (nf_conntrack_max).
+// (nf_conntrack_max), and this package (fs.inotify).
 func sharedSettings() []string {
 	return []string{
 		"vm/overcommit_memory", "vm/panic_on_oom",
 		"kernel/panic", "kernel/panic_on_oops",
 		"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
 		"kernel/core_pattern", "kernel/pid_max",
-		"fs/file-max", "fs/nr_open", "fs/inotify/max_user_instances",
+		"fs/file-max", "fs/nr_open",
+		"fs/inotify/max_user_instances", "fs/inotify/max_user_watches",
 		"net/netfilter/nf_conntrack_max",
 	}
 }
@@ -51,6 +54,29 @@ func saveKernel(procSys, file string) error {
 		saved.Values[name] = string(value)
 	}
 	return writeJSON(file, saved)
+}
+
+// raiseLimits makes room for several hosts: all of them are one user's, and one
+// control plane takes about 45 inotify instances of usually 128. Without one
+// systemd does not start, and the kubelet neither.
+func raiseLimits(procSys string) error {
+	for name, want := range map[string]int{
+		"fs/inotify/max_user_instances": 8192,
+		"fs/inotify/max_user_watches":   524288,
+	} {
+		file := filepath.Join(procSys, name)
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("raise kernel limit: %w", err)
+		}
+		if now, err := strconv.Atoi(strings.TrimSpace(string(data))); err == nil && now >= want {
+			continue
+		}
+		if err := os.WriteFile(file, []byte(strconv.Itoa(want)), 0); err != nil {
+			return fmt.Errorf("raise kernel limit: %w", err)
+		}
+	}
+	return nil
 }
 
 // restoreKernel puts the settings of file back and removes it. It writes only
