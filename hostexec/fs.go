@@ -165,8 +165,12 @@ func (fs FS) ProcessDigest(ctx context.Context, pid int) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// Space is what a file system has left for root.
-type Space struct{ Bytes, Inodes uint64 }
+// Space is what a file system has left for root, its whole size, and which one
+// it is.
+type Space struct {
+	Bytes, Inodes, Size uint64
+	ID                  [2]int32
+}
 
 // Free returns the space on the file system that holds path, or its nearest
 // directory that exists.
@@ -188,7 +192,8 @@ func (fs FS) Free(path string) (Space, error) {
 		if st.Files == 0 { // btrfs and others make inodes as they need them
 			inodes = ^uint64(0)
 		}
-		return Space{Bytes: st.Bavail * uint64(st.Bsize), Inodes: inodes}, nil //nolint:gosec // never negative
+		size := uint64(st.Bsize) //nolint:gosec // never negative
+		return Space{Bytes: st.Bavail * size, Inodes: inodes, Size: st.Blocks * size, ID: st.Fsid.Val}, nil
 	}
 }
 

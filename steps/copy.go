@@ -73,6 +73,13 @@ func checkCopy(_ context.Context, env Env) (State, error) {
 			Hint:   fmt.Sprintf("free %d MiB on the file system of %s (old bundles are below %s)", (need-free.Bytes)>>20+1, StateDir, Store),
 		})
 	}
+	if reserve := evictionReserve(env, free); free.Bytes >= need && free.Bytes < need+reserve {
+		state.Phase = Blocked
+		state.Blocks = append(state.Blocks, Block{
+			Reason: fmt.Sprintf("disk: %s has %d MiB free and the upgrade takes up to %d MiB, which leaves less than the %d MiB under which the kubelet evicts pods", StateDir, free.Bytes>>20, need>>20, reserve>>20),
+			Hint:   fmt.Sprintf("free %d MiB on the file system of %s", (need+reserve-free.Bytes)>>20+1, StateDir),
+		})
+	}
 	if free.Inodes < inodes {
 		state.Phase = Blocked
 		state.Blocks = append(state.Blocks, Block{

@@ -70,6 +70,7 @@ func (r Runner) Look(ctx context.Context) (Report, error) {
 	if report.Blocks, report.Versions, err = Skew(ctx, r.Env); err != nil {
 		return report, err
 	}
+	report.Blocks = append(report.Blocks, pressure(ctx, r.Env)...)
 	for _, step := range r.Plan {
 		state, err := step.Check(ctx, r.Env)
 		if ctx.Err() != nil {
