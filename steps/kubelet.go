@@ -18,6 +18,8 @@ const (
 	// minor version makes the static pods again some 4 s after the node is
 	// Ready, and the API server is away for a moment.
 	kubeletSettles = 5 * time.Second
+	// kubeletAnswers bounds one look at it and at the API server.
+	kubeletAnswers = 5 * time.Second
 	// kubeletCrashes in a row are enough to call the new kubelet broken.
 	kubeletCrashes = 3
 )
@@ -25,17 +27,14 @@ const (
 // kubeletStep replaces the kubelet and kubectl. The kubelet is restarted only
 // when the running one is not the bundle's.
 func kubeletStep() Step {
-	k := &kubeletUpgrade{comesUp: kubeletComesUp, settles: kubeletSettles}
+	k := &kubeletUpgrade{}
 	return Step{
 		Name: "kubelet", Short: "replace the kubelet and kubectl",
 		Timeout: 5 * time.Minute, Check: k.check, Run: k.run,
 	}
 }
 
-type kubeletUpgrade struct {
-	comesUp, settles time.Duration
-	digests          digestMemo
-}
+type kubeletUpgrade struct{ digests digestMemo }
 
 func (k *kubeletUpgrade) check(ctx context.Context, env Env) (State, error) {
 	found, err := k.find(ctx, env)
@@ -120,13 +119,11 @@ func (k *kubeletUpgrade) run(ctx context.Context, env Env) error {
 
 // healthy waits for the new kubelet, and watches it until it has settled.
 func (k *kubeletUpgrade) healthy(ctx context.Context, env Env) error {
-	ctx, done := context.WithTimeoutCause(ctx, k.comesUp, fmt.Errorf("not healthy after %s", k.comesUp))
-	defer done()
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	var pid int
 	var since time.Time
-	return poll(ctx, env, 500*time.Millisecond, func(ctx context.Context) error {
+	return within(ctx, env, kubeletComesUp, 500*time.Millisecond, func(ctx context.Context) error {
 		found, err := k.find(ctx, env)
 		if err != nil {
 			return err
@@ -136,22 +133,25 @@ func (k *kubeletUpgrade) healthy(ctx context.Context, env Env) error {
 			giveUp(err)
 			return err
 		}
-		err = k.verify(ctx, env, found)
-		if now := env.Clock.Now(); err != nil || since.IsZero() || found.unit.MainPID != pid {
-			since, pid = now, found.unit.MainPID
-		}
-		if err != nil {
+		if err := k.verify(ctx, env, found); err != nil {
+			since = time.Time{}
 			return err
 		}
-		if left := k.settles - env.Clock.Now().Sub(since); left > 0 {
+		if since.IsZero() || found.unit.MainPID != pid {
+			since, pid = env.Clock.Now(), found.unit.MainPID
+		}
+		if left := kubeletSettles - env.Clock.Now().Sub(since); left > 0 {
 			return fmt.Errorf("healthy, watching it for another %s", left.Round(time.Millisecond))
 		}
 		return nil
 	})
 }
 
-// verify is nil when the new kubelet and what depends on it are well now.
+// verify is nil when the new kubelet and what depends on it are well now. Its
+// patience is short: in between the kubelet itself has to be looked at.
 func (k *kubeletUpgrade) verify(ctx context.Context, env Env, found kubeletFound) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, kubeletAnswers, fmt.Errorf("no answer for %s", kubeletAnswers))
+	defer cancel()
 	facts, err := kubeletHealth(ctx, env, found)
 	if err != nil {
 		return err

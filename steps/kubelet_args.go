@@ -181,8 +181,10 @@ func parseEnvFile(data string) map[string]string {
 			case newline:
 				at = preKey
 			}
-		case commentEscape:
-			at = comment
+		case commentEscape: // since systemd 254 it does not go on with the next line
+			if at = comment; newline {
+				at = preKey
+			}
 		}
 	}
 	if at != preKey && at != key && at != comment && at != commentEscape {

@@ -117,7 +117,7 @@ func (u uncordoner) settled(ctx context.Context, env Env, client kubernetes.Inte
 			return err
 		}
 		if c := condition(node, corev1.NodeReady); c.Status != corev1.ConditionTrue {
-			return fmt.Errorf("Ready is %q: %s", c.Status, c.Message)
+			return fmt.Errorf("its condition Ready is %q: %s", c.Status, c.Message)
 		}
 		missing := missingDevices(want, extended(node))
 		if len(missing) == 0 {
