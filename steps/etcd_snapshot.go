@@ -64,7 +64,7 @@ func takeSnapshot(ctx context.Context, env Env, m *etcdMember) error {
 	if err := env.Record.Save(ctx, snapshotRecord, s); err != nil {
 		return err
 	}
-	env.Log.Info("took etcd's snapshot", "file", s.File, "bytes", s.Size, "sha256", s.SHA256[:12], "etcd", s.Etcd)
+	env.Log.Info("took etcd's snapshot", "file", s.File, "mib", mib(s.Size), "sha256", s.SHA256[:12], "etcd", s.Etcd)
 	return nil
 }
 

@@ -1,12 +1,16 @@
 package steps
 
 import (
+	"context"
 	"errors"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/node-upgrader/node-upgrader/steps/cri/critest"
 )
@@ -133,4 +137,20 @@ func TestKubeadmPlace(t *testing.T) {
 	if got := n.read("/opt/bin/kubeadm-v1.35.4"); got != "new kubeadm" {
 		t.Errorf("the link's target: %s", got)
 	}
+}
+
+// An API server that has just started refuses what it allows a moment later.
+func TestKubeadmWaitsForRights(t *testing.T) {
+	n := newKubeadmNode(t)
+	n.apiDown = apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("cannot get path /readyz"))
+	sleep := n.env.Clock.Sleep
+	n.env.Clock.Sleep = func(ctx context.Context, d time.Duration) error {
+		n.apiDown = nil
+		return sleep(ctx, d)
+	}
+	n.upgrades("kubeadm upgrade apply v1.36.3 --yes")
+	if err := n.run(); err != nil {
+		t.Fatal(err)
+	}
+	n.check(Done)
 }

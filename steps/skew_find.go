@@ -156,7 +156,9 @@ func reachAPI(ctx context.Context, env Env, bound time.Duration) (client kuberne
 		if err == nil {
 			v, err = serverVersion(ctx, client)
 		}
-		if err != nil && !kube.Transient(err) {
+		// An API server that has just started knows nobody's rights yet.
+		starting := apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
+		if err != nil && !starting && !kube.Transient(err) {
 			refused, err = err, nil
 		}
 		return err
