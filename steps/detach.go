@@ -88,36 +88,34 @@ func Detach(ctx context.Context, env Env, inv Invocation, emit func(line []byte)
 	}
 }
 
-// Attach follows the unit to its end where it runs the same work as inv; false
-// when nothing runs.
+// Attach follows the unit to its end where it runs the same work as inv. Where
+// it runs another step of the same run, that is followed too, and then nothing
+// of inv was done: false, as when nothing runs. Another run is a *BlockedError.
 func Attach(ctx context.Context, env Env, inv Invocation, emit func(line []byte)) (Outcome, bool, error) {
-	running, err := attachable(ctx, env, inv)
-	if err != nil || running == nil {
-		return Outcome{}, false, err
-	}
-	env.Log.Info("attached to the running unit", "unit", UnitName, "run", running.RunID)
-	o, err := follow(ctx, env, *running, emit)
-	return o, true, err
-}
-
-// attachable returns the running invocation when it is the same work as inv,
-// nil when nothing runs.
-func attachable(ctx context.Context, env Env, inv Invocation) (*Invocation, error) {
 	unit, err := env.Host.Units.Show(ctx, UnitName)
 	if err != nil || !unit.Running() && unit.ActiveState != "deactivating" {
-		return nil, err
+		return Outcome{}, false, err
 	}
 	running, err := ParseInvocation(unit.Environment)
 	if err != nil {
-		return nil, err
+		return Outcome{}, false, err
 	}
-	if running.RunID == inv.RunID && running.Bundle == inv.Bundle && running.Command == inv.Command && slices.Equal(running.Flags, inv.Flags) {
-		return &running, nil
+	if running.RunID != inv.RunID || running.Bundle != inv.Bundle {
+		return Outcome{}, false, &BlockedError{Blocks: []Block{{
+			Reason: fmt.Sprintf("another upgrade works on this node: run %s, %s, bundle %s", running.RunID, running.Command, running.Bundle),
+			Hint:   "wait for it (upgrader status), or stop it: systemctl stop " + UnitName,
+		}}}
 	}
-	return nil, &BlockedError{Blocks: []Block{{
-		Reason: fmt.Sprintf("another upgrade works on this node: run %s, %s, bundle %s", running.RunID, running.Command, running.Bundle),
-		Hint:   "wait for it (upgrader status), or stop it: systemctl stop " + UnitName,
-	}}}
+	env.Log.Info("attached to the running unit", "unit", UnitName, "command", running.Command)
+	o, err := follow(ctx, env, running, emit)
+	if running.Command == inv.Command && slices.Equal(running.Flags, inv.Flags) {
+		return o, true, err
+	}
+	var detached *DetachedError
+	if errors.As(err, &detached) {
+		return o, false, err
+	}
+	return Outcome{}, false, nil // how the other step ended is for its own caller
 }
 
 // start starts the unit; hostexec.ErrUnitExists when somebody else did so just
@@ -160,8 +158,12 @@ func ParseInvocation(environ []string) (Invocation, error) {
 }
 
 // Conclude writes the invocation's outcome; it is the last thing that the
-// unit's process does.
-func Conclude(ctx context.Context, r Record, o Outcome) error { return r.Save(ctx, "outcome", o) }
+// unit's process does. The outcome is kept under the invocation's id, for its
+// callers: another invocation may start before they have looked; and as the
+// run's last.
+func Conclude(ctx context.Context, r Record, o Outcome) error {
+	return errors.Join(r.Save(ctx, "outcome-"+o.ID, o), r.Save(ctx, "outcome", o))
+}
 
 // follow hands out the log until the unit is gone, and returns its outcome.
 func follow(ctx context.Context, env Env, inv Invocation, emit func([]byte)) (Outcome, error) {
@@ -180,7 +182,7 @@ func follow(ctx context.Context, env Env, inv Invocation, emit func([]byte)) (Ou
 		if err := tail.emit(emit); err != nil {
 			return Outcome{}, err
 		}
-		if err == nil && !unit.Running() && unit.ActiveState != "deactivating" {
+		if err == nil && !stillRuns(unit, inv) {
 			return outcome(env, inv)
 		}
 		if env.Clock.Sleep(ctx, 100*time.Millisecond) != nil {
@@ -189,12 +191,22 @@ func follow(ctx context.Context, env Env, inv Invocation, emit func([]byte)) (Ou
 	}
 }
 
+// stillRuns tells whether the unit still runs this invocation, and not a later one.
+func stillRuns(unit hostexec.Unit, inv Invocation) bool {
+	if !unit.Running() && unit.ActiveState != "deactivating" {
+		return false
+	}
+	running, err := ParseInvocation(unit.Environment)
+	return err != nil || running.ID == inv.ID
+}
+
 func outcome(env Env, inv Invocation) (Outcome, error) {
 	var o Outcome
-	if _, err := env.Record.Load("outcome", &o); err != nil {
+	there, err := env.Record.Load("outcome-"+inv.ID, &o)
+	if err != nil {
 		return o, err
 	}
-	if o.ID != inv.ID {
+	if !there {
 		return Outcome{}, &HintError{
 			Err:  fmt.Errorf("%s ended without an outcome: it was killed", UnitName),
 			Hint: "run the same command again: each step can be repeated (log: " + inv.Log + ")",

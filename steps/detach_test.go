@@ -107,9 +107,11 @@ func TestDetachLeavesTheUnitAlone(t *testing.T) {
 	if !errors.As(err, &detached) || detached.Invocation.ID != "a" {
 		t.Fatalf("%v", err)
 	}
-	// Another command of the same run is refused, and told what runs; the same
-	// one follows it from its beginning.
-	_, err = Detach(t.Context(), env, invocation(env, "b", "containerd"), func([]byte) {})
+	// Another run is refused, and told what runs; the same command follows it
+	// from its beginning.
+	other := invocation(env, "b", "kubelet")
+	other.RunID = "run-2"
+	_, err = Detach(t.Context(), env, other, func([]byte) {})
 	if ExitCode(err) != ExitBlocked || !strings.Contains(err.Error(), "run run-1, kubelet, bundle sha256:b") {
 		t.Errorf("exit %d: %v", ExitCode(err), err)
 	}
@@ -121,6 +123,40 @@ func TestDetachLeavesTheUnitAlone(t *testing.T) {
 	<-ended
 	if err != nil || o.ID != "a" || cmp.Diff([]string{"started"}, lines) != "" {
 		t.Errorf("outcome %+v, %v, lines %v", o, err, lines)
+	}
+}
+
+// Another step of the same run waits for the one that runs.
+func TestDetachWaitsForAnotherStepOfItsRun(t *testing.T) {
+	var mu sync.Mutex
+	var order []string
+	env := unitHost(t, func(env Env, inv Invocation, log func(string)) {
+		log(inv.Command + " begins")
+		time.Sleep(100 * time.Millisecond)
+		mu.Lock()
+		order = append(order, inv.Command)
+		mu.Unlock()
+		if err := Conclude(context.Background(), env.Record, Outcome{ID: inv.ID, Exit: ExitFailed}); err != nil {
+			t.Error(err)
+		}
+	})
+	var wg sync.WaitGroup
+	began := make(chan struct{})
+	wg.Go(func() {
+		var once sync.Once
+		_, err := Detach(t.Context(), env, invocation(env, "a", "kubeadm"), func([]byte) { once.Do(func() { close(began) }) })
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	<-began
+	o, err := Detach(t.Context(), env, invocation(env, "b", "kubelet"), func([]byte) {})
+	wg.Wait()
+	if err != nil || o.ID != "b" {
+		t.Errorf("outcome %+v, %v", o, err)
+	}
+	if diff := cmp.Diff([]string{"kubeadm", "kubelet"}, order); diff != "" {
+		t.Error(diff)
 	}
 }
 
