@@ -21,7 +21,10 @@ build: ## the static program, out/upgrader
 	@mkdir -p out
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o out/upgrader ./cmd/upgrader
 
-test: vet lint unit ## everything that needs no cluster
+test: deps vet lint unit ## everything that needs no cluster
+
+deps:
+	@command -v gcc >/dev/null || { echo "== installing gcc, for the race detector"; apt-get update -qq; apt-get install -y -qq gcc libc6-dev; }
 
 unit: ## unit, crash and command-line tests, with the race detector
 	@echo "== tests with the race detector"
@@ -76,4 +79,4 @@ image: image-content ## the container image as an OCI archive, out/upgrader.tar;
 clean: ## what was built here; the caches stay
 	rm -rf out
 
-.PHONY: help build test unit vet lint vuln components e2e e2e-upstream bench demo demo-by-hand image image-content clean
+.PHONY: help build test deps unit vet lint vuln components e2e e2e-upstream bench demo demo-by-hand image image-content clean
