@@ -125,24 +125,28 @@ func TestHealthy(t *testing.T) {
 	now, before := metav1.NewTime(since), metav1.NewTime(since.Add(-time.Hour))
 	one := int32(1)
 	good := func() (*corev1.Node, *corev1.Pod, *appsv1.Deployment, *appsv1.DaemonSet) {
-		return &corev1.Node{
-				ObjectMeta: metav1.ObjectMeta{Name: "cp"},
-				Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
-					{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: now},
-				}},
-			}, &corev1.Pod{
-				ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default"},
-				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}},
-				Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{
-					{Name: "c", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}},
-				}},
-			}, &appsv1.Deployment{
-				ObjectMeta: metav1.ObjectMeta{Name: "d"}, Spec: appsv1.DeploymentSpec{Replicas: &one},
-				Status: appsv1.DeploymentStatus{ReadyReplicas: 1},
-			}, &appsv1.DaemonSet{
-				ObjectMeta: metav1.ObjectMeta{Name: "s"},
-				Status:     appsv1.DaemonSetStatus{DesiredNumberScheduled: 1, NumberReady: 1},
-			}
+		node := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "cp"},
+			Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+				{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: now},
+			}},
+		}
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default"},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{
+				{Name: "c", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}},
+			}},
+		}
+		deployment := &appsv1.Deployment{
+			ObjectMeta: metav1.ObjectMeta{Name: "d"}, Spec: appsv1.DeploymentSpec{Replicas: &one},
+			Status: appsv1.DeploymentStatus{ReadyReplicas: 1},
+		}
+		set := &appsv1.DaemonSet{
+			ObjectMeta: metav1.ObjectMeta{Name: "s"},
+			Status:     appsv1.DaemonSetStatus{DesiredNumberScheduled: 1, NumberReady: 1},
+		}
+		return node, pod, deployment, set
 	}
 	for name, c := range map[string]struct {
 		change func(*corev1.Node, *corev1.Pod, *appsv1.Deployment, *appsv1.DaemonSet)

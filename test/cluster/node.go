@@ -25,8 +25,9 @@ const layoutVersion = "2"
 
 const (
 	// ForeignPlugin is a file in the directory of the CNI plugins that belongs
-	// to no component set, and ForeignPluginText what is in it.
-	ForeignPlugin     = "/opt/cni/bin/foreign-cni"
+	// to no component set.
+	ForeignPlugin = "/opt/cni/bin/foreign-cni"
+	// ForeignPluginText is what is in it.
 	ForeignPluginText = "#!/bin/sh\n# Somebody else's plugin.\nexit 0\n"
 	// WorkloadData is where a node's workload keeps its data on the host.
 	WorkloadData = "/var/lib/workload"
@@ -98,8 +99,12 @@ func (b *build) layer(ctx context.Context) (string, error) {
 	key := strings.Join([]string{layoutVersion, b.parts.Bin, b.parts.CNI, fmt.Sprint(b.systemd), filesKey()}, "\n")
 	return cache.DirContext(ctx, "node-layer", key, func(tmp string) error {
 		for _, place := range []struct{ from, to string }{
-			{"kubelet", "usr/bin"}, {"kubeadm", "usr/bin"}, {"kubectl", "usr/bin"},
-			{"containerd", "usr/local/bin"}, {"containerd-shim-runc-v2", "usr/local/bin"}, {"ctr", "usr/local/bin"},
+			{"kubelet", "usr/bin"},
+			{"kubeadm", "usr/bin"},
+			{"kubectl", "usr/bin"},
+			{"containerd", "usr/local/bin"},
+			{"containerd-shim-runc-v2", "usr/local/bin"},
+			{"ctr", "usr/local/bin"},
 			{"runc", "usr/local/sbin"},
 		} {
 			if err := link(filepath.Join(b.parts.Bin, place.from), filepath.Join(tmp, place.to, place.from)); err != nil {

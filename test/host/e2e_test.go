@@ -208,7 +208,9 @@ func TestTwoHostsReachEachOther(t *testing.T) {
 		t.Errorf("from the gateway: %q, %v", answer, err)
 	}
 	cancel()
-	<-listen
+	if err := <-listen; !errors.Is(err, context.Canceled) {
+		t.Errorf("the listener ended with %v", err)
+	}
 }
 
 func TestTwoGroundsAtOnce(t *testing.T) {

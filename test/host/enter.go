@@ -143,8 +143,10 @@ func runInside(spec enterSpec) (int, error) {
 		term = os.Getenv("TERM")
 	}
 	cmd := exec.Command(spec.Args[0], spec.Args[1:]...) //nolint:noctx // its life is the signals' below
-	cmd.Env = append([]string{"PATH=" + searchPath, "HOME=/root", "TERM=" + term, "LANG=C.UTF-8",
-		"KUBECONFIG=/etc/kubernetes/admin.conf"}, spec.Env...)
+	cmd.Env = append([]string{
+		"PATH=" + searchPath, "HOME=/root", "TERM=" + term, "LANG=C.UTF-8",
+		"KUBECONFIG=/etc/kubernetes/admin.conf",
+	}, spec.Env...)
 	cmd.Dir = spec.Dir
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !spec.Terminal}

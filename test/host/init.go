@@ -190,8 +190,12 @@ func (m *mounter) devices() {
 		mode         uint32
 		major, minor uint32
 	}{
-		{"null", 0o666, 1, 3}, {"zero", 0o666, 1, 5}, {"full", 0o666, 1, 7},
-		{"random", 0o666, 1, 8}, {"urandom", 0o666, 1, 9}, {"tty", 0o666, 5, 0},
+		{"null", 0o666, 1, 3},
+		{"zero", 0o666, 1, 5},
+		{"full", 0o666, 1, 7},
+		{"random", 0o666, 1, 8},
+		{"urandom", 0o666, 1, 9},
+		{"tty", 0o666, 5, 0},
 		{"kmsg", 0o644, 1, 11}, // the kubelet reads it
 		{"fuse", 0o666, 10, 229},
 	} {

@@ -149,9 +149,8 @@ func TestOwner(t *testing.T) {
 	}
 	g, err := Open(t.Context(), Options{Name: name})
 	must(t, err)
-	h := booted(t, g, Spec{Name: "node", IP: "10.89.0.11"})
-	run(t, h, "sysctl", "-qw", "kernel.panic="+changedPanic)
-	fmt.Println("up", h.PID(), g.record.LAN.PID)
+	run(t, booted(t, g, Spec{Name: "node", IP: "10.89.0.11"}), "sysctl", "-qw", "kernel.panic="+changedPanic)
+	fmt.Println("up", g.record.LAN.PID)
 	select {}
 }
 
@@ -160,7 +159,7 @@ func TestNothingIsLeftByAProcessThatWasEnded(t *testing.T) {
 		t.Run(unix.SignalName(signal), func(t *testing.T) {
 			name := strings.ToLower("left-" + strings.TrimPrefix(unix.SignalName(signal), "SIG"))
 			keepKernel(t)
-			owner, _, _ := startOwner(t, name)
+			owner, _ := startOwner(t, name)
 			must(t, owner.Process.Signal(signal))
 			_ = owner.Wait()
 			start := time.Now()
@@ -175,7 +174,7 @@ func TestNothingIsLeftByAProcessThatWasEnded(t *testing.T) {
 func TestTheNextGroundSweeps(t *testing.T) {
 	const name = "left-all"
 	keepKernel(t)
-	owner, _, lan := startOwner(t, name)
+	owner, lan := startOwner(t, name)
 	r, err := readRecord(filepath.Join(runDir(), name))
 	must(t, err)
 	must(t, unix.Kill(lan, unix.SIGKILL), r.Hosts["node"].Keeper.signal(unix.SIGKILL), owner.Process.Kill())
@@ -192,7 +191,7 @@ func TestTheNextGroundSweeps(t *testing.T) {
 	must(t, g.Close())
 }
 
-func startOwner(t *testing.T, name string) (owner *exec.Cmd, pid1, lan int) {
+func startOwner(t *testing.T, name string) (owner *exec.Cmd, lan int) {
 	t.Helper()
 	owner = exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestOwner$", "-test.v")
 	owner.Env = append(os.Environ(), "LEFTOVER_TEST="+name)
@@ -200,14 +199,14 @@ func startOwner(t *testing.T, name string) (owner *exec.Cmd, pid1, lan int) {
 	out, err := owner.StdoutPipe()
 	must(t, err, owner.Start())
 	for lines := bufio.NewScanner(out); lines.Scan(); {
-		if n, _ := fmt.Sscanf(lines.Text(), "up %d %d", &pid1, &lan); n == 2 {
+		if n, _ := fmt.Sscanf(lines.Text(), "up %d", &lan); n == 1 {
 			go func() { // so that it never blocks
 				for lines.Scan() {
 				}
 			}()
-			return owner, pid1, lan
+			return owner, lan
 		}
 	}
 	t.Fatal("the owner has not booted its host")
-	return nil, 0, 0
+	return nil, 0
 }

@@ -27,9 +27,11 @@ func Reexec() {
 		return
 	}
 	// Not to be handed on to what is executed from here.
-	os.Unsetenv(stageVariable)
 	var code int
-	var err error
+	err := os.Unsetenv(stageVariable)
+	if err != nil {
+		stage = ""
+	}
 	switch stage {
 	case stageLAN:
 		err = runLAN()
@@ -40,13 +42,13 @@ func Reexec() {
 	case stageEnter:
 		code, err = runEnter()
 	default:
-		err = fmt.Errorf("unknown stage %q", stage)
+		err = errors.Join(err, fmt.Errorf("unknown stage %q", stage))
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", stage, err)
 		code = 125
 	}
-	os.Exit(code)
+	os.Exit(code) //nolint:forbidigo // this process's main is not the caller's
 }
 
 // stage is this program as one of the stages. The caller's context is not the

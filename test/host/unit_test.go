@@ -128,9 +128,15 @@ func TestVerifyRoot(t *testing.T) {
 
 func TestSpecIsValidated(t *testing.T) {
 	for _, bad := range []Spec{
-		{Name: "", IP: "10.89.0.2"}, {Name: "UPPER", IP: "10.89.0.2"}, {Name: "-a", IP: "10.89.0.2"},
-		{Name: "much-too-long", IP: "10.89.0.2"}, {Name: "a/b", IP: "10.89.0.2"},
-		{Name: "a", IP: ""}, {Name: "a", IP: Gateway}, {Name: "a", IP: "10.90.0.2"}, {Name: "a", IP: "::1"},
+		{Name: "", IP: "10.89.0.2"},
+		{Name: "UPPER", IP: "10.89.0.2"},
+		{Name: "-a", IP: "10.89.0.2"},
+		{Name: "much-too-long", IP: "10.89.0.2"},
+		{Name: "a/b", IP: "10.89.0.2"},
+		{Name: "a", IP: ""},
+		{Name: "a", IP: Gateway},
+		{Name: "a", IP: "10.90.0.2"},
+		{Name: "a", IP: "::1"},
 		{Name: "a", IP: "10.89.0.2", From: "x", Layers: []string{"y"}},
 	} {
 		if bad.validate() == nil {
