@@ -22,8 +22,7 @@
 //
 // Exclusions is a table of the specs that do not count, each with the reason. It
 // is exact: the test fails when a spec fails, when one is skipped that is not in
-// the table, and when an entry of the table matches no spec, or a spec that
-// critest does run. The number of specs that passed, failed and were skipped
+// the table, and when an entry of the table names no spec of critest. The number of specs that passed, failed and were skipped
 // goes to out/figures-e2e-upstream.json; critest's own report and log are
 // out/critest.json and out/critest.log.
 //
@@ -31,7 +30,7 @@
 //
 //	CRITEST_FOCUS='should support execSync ' go test -tags e2e_upstream -v ./test/upstream
 //
-// runs the specs whose names match the regular expression; nothing is recorded
-// then. With CRITEST_BARE=1 the host has the new containerd to begin with, and no
-// cluster: half a minute, where everything is cached.
+// runs the specs whose names match the regular expression. With CRITEST_BARE=1 the
+// host has the new containerd to begin with, and no cluster: half a minute, where
+// everything is cached. No figures are recorded then.
 package upstream

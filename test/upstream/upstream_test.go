@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,6 +41,7 @@ func TestCritest(t *testing.T) {
 	must(t, m.CopyIn(layout, there+"/images"))
 	must(t, m.CopyIn(filepath.Join(filepath.Dir(layout), "standin"), there+"/standin"))
 	sh(t, m, "systemd-run", "--unit=registry", there+"/standin", "registry", "-layout", there+"/images", "-listen", registryAt)
+	sh(t, m, "curl", "-sf", "--retry", "20", "--retry-delay", "1", "--retry-connrefused", "http://"+registryAt+"/v2/")
 
 	args := append([]string{
 		there + "/critest", "--runtime-endpoint=" + socket, "--image-endpoint=" + socket, "--config=/nonexistent",
@@ -59,13 +61,18 @@ func TestCritest(t *testing.T) {
 		return
 	}
 	for _, x := range Exclusions() {
-		t.Logf("not counted: %s: %s", x.Spec, x.Reason)
+		if slices.ContainsFunc(specs, func(s spec) bool { return s.Name == x.Spec && s.State == "skipped" }) {
+			t.Logf("skipped: %s: %s", x.Spec, x.Reason)
+		}
 	}
 	for _, wrong := range judge(specs, Exclusions()) {
 		t.Error(wrong)
 	}
+	if os.Getenv("CRITEST_BARE") != "" {
+		return // no verdict on an upgraded node
+	}
 	must(t, figures.Put("e2e-upstream",
-		figures.AtLeast("critest_passed", float64(n.Passed), "specs", 1),
+		figures.AtLeast("critest_passed", float64(n.Passed), "specs", float64(len(specs)-len(Exclusions()))),
 		figures.AtMost("critest_failed", float64(n.Failed), "specs", 0),
 		figures.Info("critest_skipped", float64(n.Skipped), "specs"),
 	))
