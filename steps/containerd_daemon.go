@@ -184,7 +184,7 @@ func ContainerdSocket(ctx context.Context, host hostexec.Host) (string, error) {
 	if d.socket != "" {
 		return d.socket, nil
 	}
-	c, err := dumpConfig(ctx, host, d.binary, d.config)
+	c, err := installedConfig(ctx, host, d)
 	if err != nil {
 		return "", err
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -62,10 +63,16 @@ func newSession(ctx context.Context, c config, p place, errOut io.Writer) (*sess
 		c.options.RunID = strings.TrimPrefix(bundle.Digest, "sha256:")[:12]
 	}
 	log := newLogger(errOut, c.output)
+	// Where containerd listens does not change while it is upgraded.
+	socket := sync.OnceValues(func() (string, error) { return steps.ContainerdSocket(ctx, host) })
 	env := steps.Env{
 		Host: host, Bundle: bundle, Node: node, Record: steps.NewRecord(files, c.options.RunID),
 		Runtime: func(ctx context.Context) (cri.Client, error) {
-			return cri.Dial(ctx, files, cri.DefaultSocket)
+			path, err := socket()
+			if err != nil {
+				return nil, err
+			}
+			return cri.Dial(ctx, files, path)
 		},
 		Kube: func(context.Context) (kubernetes.Interface, error) {
 			return kube.FromFile(files, "/etc/kubernetes/kubelet.conf")

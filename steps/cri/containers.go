@@ -10,6 +10,7 @@ import (
 	"time"
 
 	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/node-upgrader/node-upgrader/hostexec"
@@ -30,7 +31,7 @@ func (c *client) Containers(ctx context.Context) ([]Container, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list containers: %w", err)
 	}
-	tasks, err := tasksapi.NewTasksClient(c.conn).List(inNamespace(ctx), &tasksapi.ListTasksRequest{})
+	tasks, err := c.containerd.TaskService().List(namespaces.WithNamespace(ctx, namespace), &tasksapi.ListTasksRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("list containerd's tasks: %w", err)
 	}

@@ -50,7 +50,7 @@ func TestRefusals(t *testing.T) {
 			prepare: []string{"sh", "-c", "mkdir -p /var/lib/upgrader && mount -t tmpfs -o size=100m tmpfs /var/lib/upgrader"},
 			program: payload.NodeUpgrader,
 			want:    []string{"/var/lib/upgrader", "MiB free"},
-			undo:    []string{"sh", "-c", "umount /var/lib/upgrader && rmdir /var/lib/upgrader"},
+			undo:    []string{"sh", "-c", "umount /var/lib/upgrader"},
 		},
 		{
 			name:    "a PodDisruptionBudget that allows nothing",
