@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -63,16 +62,17 @@ func newSession(ctx context.Context, c config, p place, errOut io.Writer) (*sess
 		c.options.RunID = strings.TrimPrefix(bundle.Digest, "sha256:")[:12]
 	}
 	log := newLogger(errOut, c.output)
-	// Where containerd listens does not change while it is upgraded.
-	socket := sync.OnceValues(func() (string, error) { return steps.ContainerdSocket(ctx, host) })
+	var socket string // it does not move while containerd is upgraded
 	env := steps.Env{
 		Host: host, Bundle: bundle, Node: node, Record: steps.NewRecord(files, c.options.RunID),
 		Runtime: func(ctx context.Context) (cri.Client, error) {
-			path, err := socket()
-			if err != nil {
-				return nil, err
+			if socket == "" {
+				var err error
+				if socket, err = steps.ContainerdSocket(ctx, host); err != nil {
+					return nil, err
+				}
 			}
-			return cri.Dial(ctx, files, path)
+			return cri.Dial(ctx, files, socket)
 		},
 		Kube: func(context.Context) (kubernetes.Interface, error) {
 			return kube.FromFile(files, "/etc/kubernetes/kubelet.conf")
