@@ -49,7 +49,7 @@ func TestStageDamaged(t *testing.T) {
 						t.Fatal(err)
 					}
 					var bad *BadBundleError
-					_, err := FindStaged(o.Store, b.Digest, boot)
+					_, err := FindStaged(t.Context(), o.Store, b.Digest, boot)
 					if !errors.Is(err, ErrNotStaged) || !errors.As(err, &bad) || bad.File != file {
 						t.Errorf("FindStaged: got %v", err)
 					}
@@ -72,7 +72,7 @@ func TestStageAfterReboot(t *testing.T) {
 	b, o := openFixture(t), options(t)
 	first := mustStage(t, b, o)
 	o.BootID = "the next"
-	found, err := FindStaged(o.Store, b.Digest, o.BootID)
+	found, err := FindStaged(t.Context(), o.Store, b.Digest, o.BootID)
 	if err != nil || found.Trusted {
 		t.Fatalf("FindStaged: %+v, %v", found, err)
 	}

@@ -44,7 +44,7 @@ func TestStageKilled(t *testing.T) {
 		if err := cmd.Wait(); err != nil && cmd.ProcessState.Exited() {
 			t.Fatal(err)
 		}
-		if _, err := FindStaged(o.Store, b.Digest, o.BootID); err != nil {
+		if _, err := FindStaged(t.Context(), o.Store, b.Digest, o.BootID); err != nil {
 			if !errors.Is(err, ErrNotStaged) {
 				t.Errorf("after a kill: %v", err)
 			}

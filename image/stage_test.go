@@ -57,7 +57,7 @@ func sound(t *testing.T, b *Bundle, o StageOptions, s Staged) {
 	if got, want := string(read(t, dir, "upgrader")), string(read(t, o.Upgrader, "")); got != want {
 		t.Errorf("upgrader is %q, want %q", got, want)
 	}
-	found, err := FindStaged(o.Store, b.Digest, o.BootID)
+	found, err := FindStaged(t.Context(), o.Store, b.Digest, o.BootID)
 	if err != nil || !found.Trusted || found.Copied {
 		t.Errorf("FindStaged: %+v, %v", found, err)
 	}
@@ -74,7 +74,7 @@ func mode(t *testing.T, name string) fs.FileMode {
 
 func TestStageTwice(t *testing.T) {
 	b, o := openFixture(t), options(t)
-	if _, err := FindStaged(o.Store, b.Digest, o.BootID); !errors.Is(err, ErrNotStaged) {
+	if _, err := FindStaged(t.Context(), o.Store, b.Digest, o.BootID); !errors.Is(err, ErrNotStaged) {
 		t.Errorf("before: got %v", err)
 	}
 	var last, total int64
@@ -150,7 +150,7 @@ func TestStageUpgrader(t *testing.T) {
 	if err := os.Remove(first.Upgrader); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := FindStaged(o.Store, b.Digest, o.BootID); !errors.Is(err, ErrNotStaged) {
+	if _, err := FindStaged(t.Context(), o.Store, b.Digest, o.BootID); !errors.Is(err, ErrNotStaged) {
 		t.Errorf("without the upgrader: got %v", err)
 	}
 	// A path of an open file that has no name any more.

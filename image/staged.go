@@ -32,12 +32,12 @@ type Staged struct {
 //
 // bootID is /proc/sys/kernel/random/boot_id. In the boot in which the stage was
 // checked the files are looked at; in another one, or with "", all are read.
-func FindStaged(store, digest, bootID string) (Staged, error) {
+func FindStaged(ctx context.Context, store, digest, bootID string) (Staged, error) {
 	stage, err := stageDir(store, digest)
 	if err != nil {
 		return Staged{}, err
 	}
-	s, _, err := findStaged(context.Background(), stage, digest, bootID)
+	s, _, err := findStaged(ctx, stage, digest, bootID)
 	if err != nil {
 		return Staged{}, err
 	}

@@ -38,13 +38,13 @@ func copyStep() Step {
 	}
 }
 
-func checkCopy(_ context.Context, env Env) (State, error) {
+func checkCopy(ctx context.Context, env Env) (State, error) {
 	store, err := env.Host.FS.Resolve(Store)
 	if err != nil {
 		return State{}, err
 	}
 	want := env.Bundle.Digest
-	staged, err := image.FindStaged(store, want, env.Staging.BootID)
+	staged, err := image.FindStaged(ctx, store, want, env.Staging.BootID)
 	switch {
 	case err == nil && staged.Trusted:
 		return State{Phase: Done, Facts: []Fact{{"bundle", want, want}}}, nil

@@ -129,7 +129,7 @@ func (s *session) detach(ctx context.Context, cmd *cobra.Command, unless func() 
 	if err != nil {
 		return nil, err
 	}
-	staged, err := image.FindStaged(store, env.Bundle.Digest, env.Staging.BootID)
+	staged, err := image.FindStaged(ctx, store, env.Bundle.Digest, env.Staging.BootID)
 	if err != nil {
 		return nil, &steps.BlockedError{Blocks: []steps.Block{{
 			Reason: fmt.Sprintf("bundle %s: %v", env.Bundle.Digest, err), Hint: "run the copy step first: upgrader copy",
