@@ -43,8 +43,8 @@ func (e *evictions) gaveUp(ctx context.Context, last error) error {
 func (e *evictions) holdup(p *corev1.Pod, budgets []budget) Block {
 	name := podName(p)
 	if p.DeletionTimestamp != nil {
-		reason := fmt.Sprintf("pod %s has been terminating since %s, its grace period is %s", name,
-			p.DeletionTimestamp.UTC().Format(time.TimeOnly), graceOf(p))
+		// A pod's deletion timestamp is the end of its grace period.
+		reason := fmt.Sprintf("pod %s is terminating, its grace period ends at %s", name, p.DeletionTimestamp.UTC().Format(time.RFC3339))
 		if len(p.Finalizers) > 0 {
 			reason += ", finalizers " + strings.Join(p.Finalizers, ", ")
 		}

@@ -87,7 +87,7 @@ func TestDrain(t *testing.T) {
 		{
 			name: "a pod that does not end", objects: []kruntime.Object{aPod("web", func(p *corev1.Pod) { p.Finalizers = []string{"example.com/wait"} })},
 			set: func(c *cluster) { c.stuck["web"] = true }, left: "web", exit: ExitFailed,
-			text: []string{"pod default/web has been terminating since", "finalizers example.com/wait"},
+			text: []string{"pod default/web is terminating, its grace period ends at 2030-01-01T00:00:0", "finalizers example.com/wait"},
 		},
 		{name: "a bare pod", objects: []kruntime.Object{aPod("bare", ownedBy(""))}, left: "bare", exit: ExitBlocked, text: []string{"default/bare"}, hint: "--force"},
 		{

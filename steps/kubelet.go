@@ -111,7 +111,7 @@ func (k *kubeletUpgrade) run(ctx context.Context, env Env) error {
 	if err != nil {
 		return &HintError{
 			Err:  err,
-			Hint: "journalctl --unit kubelet; the node stays drained: run the upgrader again, or give the node back with `upgrader uncordon`",
+			Hint: "journalctl --unit kubelet; then run the upgrader again, or give a drained node back with `upgrader uncordon`",
 		}
 	}
 	return nil
@@ -123,15 +123,16 @@ func (k *kubeletUpgrade) healthy(ctx context.Context, env Env) error {
 	defer giveUp(nil)
 	var pid int
 	var since time.Time
-	return within(ctx, env, kubeletComesUp, 500*time.Millisecond, func(ctx context.Context) error {
+	var broken error
+	err := within(ctx, env, kubeletComesUp, 500*time.Millisecond, func(ctx context.Context) error {
 		found, err := k.find(ctx, env)
 		if err != nil {
 			return err
 		}
 		if u := found.unit; u.SubState == "failed" || u.Restarts >= kubeletCrashes {
-			err := fmt.Errorf("%s does not stay up: %s, %d restarts, exit status %d", u.Name, u.Result, u.Restarts, u.ExitStatus)
-			giveUp(err)
-			return err
+			broken = fmt.Errorf("%s does not stay up: %s, %d restarts, exit status %d", u.Name, u.Result, u.Restarts, u.ExitStatus)
+			giveUp(broken)
+			return broken
 		}
 		if err := k.verify(ctx, env, found); err != nil {
 			since = time.Time{}
@@ -145,6 +146,10 @@ func (k *kubeletUpgrade) healthy(ctx context.Context, env Env) error {
 		}
 		return nil
 	})
+	if broken != nil {
+		return broken
+	}
+	return err
 }
 
 // verify is nil when the new kubelet and what depends on it are well now. Its
