@@ -61,6 +61,12 @@ func sound(t *testing.T, b *Bundle, o StageOptions, s Staged) {
 	if err != nil || !found.Trusted || found.Copied {
 		t.Errorf("FindStaged: %+v, %v", found, err)
 	}
+	for _, name := range []string{o.Upgrader, s.Upgrader, upgraderFixture(t, "eno"), upgraderFixture(t, "one, and longer")} {
+		want := string(read(t, name, "")) == string(read(t, s.Upgrader, ""))
+		if same, err := s.UpgraderIs(t.Context(), name); err != nil || same != want {
+			t.Errorf("UpgraderIs(%s) = %v, %v, want %v", name, same, err, want)
+		}
+	}
 }
 
 func mode(t *testing.T, name string) fs.FileMode {

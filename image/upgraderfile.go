@@ -121,3 +121,18 @@ func (r *countingReader) Read(p []byte) (int, error) {
 	r.count.add(int64(n))
 	return n, err
 }
+
+// UpgraderIs tells whether the staged upgrader is the executable at name, by
+// content.
+func (s Staged) UpgraderIs(ctx context.Context, name string) (bool, error) {
+	exe, err := openUpgrader(name)
+	if err != nil {
+		return false, err
+	}
+	defer exe.Close()
+	fi, err := os.Lstat(s.Upgrader)
+	if err != nil || os.SameFile(exe.info, fi) || exe.size() != fi.Size() {
+		return err == nil && os.SameFile(exe.info, fi), err
+	}
+	return sameContent(ctx, exe, s.Upgrader)
+}

@@ -47,6 +47,13 @@ func checkCopy(ctx context.Context, env Env) (State, error) {
 	staged, err := image.FindStaged(ctx, store, want, env.Staging.BootID)
 	switch {
 	case err == nil && staged.Trusted:
+		same, err := staged.UpgraderIs(ctx, env.Staging.Upgrader)
+		if err != nil {
+			return State{}, err
+		}
+		if !same {
+			return State{Phase: Needed, Facts: []Fact{{"staged upgrader", "another", "this one"}}}, nil
+		}
 		return State{Phase: Done, Facts: []Fact{{"bundle", want, want}}}, nil
 	case err == nil:
 		// Staged before the last boot, and sound: only its stamp is old.
