@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/node-upgrader/node-upgrader/hostexec"
 )
 
@@ -66,9 +68,42 @@ func (o KubeadmOptions) blocks(fs hostexec.FS) ([]Block, error) {
 		}
 		if !there {
 			blocks = append(blocks, Block{Reason: fmt.Sprintf("%s %s is not there", f.flag, f.path), Hint: "put it on the node: it is read there, not in the pod"})
+			continue
+		}
+		if f.flag == "--config" {
+			dry, err := dryRun(fs, f.path)
+			if err != nil {
+				return nil, err
+			}
+			if dry {
+				blocks = append(blocks, Block{
+					Reason: f.path + " sets dryRun: kubeadm would upgrade nothing, and succeed",
+					Hint:   "take dryRun out of the UpgradeConfiguration; `upgrader plan` shows what would be done",
+				})
+			}
 		}
 	}
 	return blocks, nil
+}
+
+// dryRun tells whether an UpgradeConfiguration asks kubeadm to change nothing.
+// What kubeadm cannot read is kubeadm's to refuse.
+func dryRun(fs hostexec.FS, file string) (bool, error) {
+	data, err := fs.ReadFile(file)
+	if err != nil {
+		return false, err
+	}
+	for document := range strings.SplitSeq("\n"+string(data), "\n---") {
+		var c struct {
+			Apply, Node struct {
+				DryRun bool `json:"dryRun"`
+			}
+		}
+		if yaml.Unmarshal([]byte(document), &c) == nil && (c.Apply.DryRun || c.Node.DryRun) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // command is kubeadm's command line. ignore are checks beside the user's.

@@ -101,19 +101,13 @@ func (f *flags) validate(cmd *cobra.Command) (config, error) {
 	if cmd.Flags().Changed("etcd-upgrade") {
 		c.options.Kubeadm.EtcdUpgrade = &f.etcdUpgrade
 	}
-	if c.options.Kubeadm.Config != "" {
-		for _, other := range []string{"patches", "certificate-renewal", "etcd-upgrade"} {
-			if cmd.Flags().Changed(other) {
-				return c, &steps.UsageError{Reason: fmt.Sprintf("--config and --%s: kubeadm takes the one or the other; put it into the UpgradeConfiguration", other)}
-			}
-		}
+	if err := c.options.Kubeadm.Validate(); err != nil {
+		return c, err
 	}
 	c.options.Drain.GracePeriod = time.Duration(f.gracePeriod) * time.Second
 	c.options.Drain.SkipWaitForDelete = time.Duration(f.skipWait) * time.Second
-	for _, p := range []struct{ flag, path string }{{"config", c.options.Kubeadm.Config}, {"patches", c.options.Kubeadm.Patches}, {"kubeconfig", c.kubeconfig}} {
-		if p.path != "" && !strings.HasPrefix(p.path, "/") {
-			return c, &steps.UsageError{Reason: fmt.Sprintf("--%s %s: want an absolute path on the host", p.flag, p.path)}
-		}
+	if c.kubeconfig != "" && !strings.HasPrefix(c.kubeconfig, "/") {
+		return c, &steps.UsageError{Reason: fmt.Sprintf("--kubeconfig %s: give the absolute path on the node", c.kubeconfig)}
 	}
 	return c, nil
 }
