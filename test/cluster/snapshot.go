@@ -128,35 +128,50 @@ func (b *build) configure(ctx context.Context, m host.Machine, facts nodeFacts) 
 	return err
 }
 
-// initialise makes a single control plane.
-func (b *build) initialise(ctx context.Context, g *host.Ground, node, tmp string) error {
-	m, err := g.Add(ctx, host.Spec{Name: controlPlaneName, IP: controlPlaneIP, From: filepath.Join(node, controlPlaneName)})
+// member boots a node's disk under a name of its own, ready for kubeadm.
+func (b *build) member(ctx context.Context, g *host.Ground, node, name, ip string) (host.Machine, nodeFacts, error) {
+	facts := b.factsOf(name)
+	m, err := g.Add(ctx, host.Spec{Name: name, IP: ip, From: filepath.Join(node, controlPlaneName)})
 	if err != nil {
-		return err
+		return nil, facts, err
 	}
 	if err := m.Boot(ctx); err != nil {
-		return err
+		return nil, facts, err
 	}
 	if err := waitContainerd(ctx, m); err != nil {
-		return err
+		return nil, facts, err
 	}
-	facts := b.factsOf(controlPlaneName)
-	if err := b.configure(ctx, m, facts); err != nil {
-		return err
-	}
-	config, err := render("kubeadm.yaml", facts)
+	return m, facts, b.configure(ctx, m, facts)
+}
+
+// kubeadm runs kubeadm's verb on the node with a configuration of ours.
+func (b *build) kubeadm(ctx context.Context, m host.Machine, verb, template string, facts nodeFacts) error {
+	config, err := render(template, facts)
 	if err != nil {
 		return err
 	}
-	if err := m.WriteFile("/etc/kubernetes/kubeadm.yaml", config, 0o600); err != nil {
+	file := "/etc/kubernetes/" + template
+	if err := m.WriteFile(file, config, 0o600); err != nil {
 		return err
 	}
 	start := time.Now()
-	fmt.Fprintf(b.progress, "cluster %s: kubeadm init … ", b.set.Name)
-	if err := kubeadm(ctx, m, "init", "--config", "/etc/kubernetes/kubeadm.yaml"); err != nil {
+	fmt.Fprintf(b.progress, "cluster %s: kubeadm %s … ", b.set.Name, verb)
+	if err := kubeadm(ctx, m, verb, "--config", file); err != nil {
 		return err
 	}
 	fmt.Fprintf(b.progress, "%.0f s\n", time.Since(start).Seconds())
+	return nil
+}
+
+// initialise makes a single control plane.
+func (b *build) initialise(ctx context.Context, g *host.Ground, node, tmp string) error {
+	m, facts, err := b.member(ctx, g, node, controlPlaneName, controlPlaneIP)
+	if err != nil {
+		return err
+	}
+	if err := b.kubeadm(ctx, m, "init", "kubeadm.yaml", facts); err != nil {
+		return err
+	}
 	c := &Cluster{Ground: g, ControlPlane: m}
 	if err := b.deploy(ctx, c, facts); err != nil {
 		return err
@@ -193,18 +208,8 @@ func (b *build) join(ctx context.Context, g *host.Ground, node, cluster, tmp str
 	if err != nil {
 		return err
 	}
-	w, err := g.Add(ctx, host.Spec{Name: workerName, IP: workerIP, From: filepath.Join(node, controlPlaneName)})
+	w, facts, err := b.member(ctx, g, node, workerName, workerIP)
 	if err != nil {
-		return err
-	}
-	if err := w.Boot(ctx); err != nil {
-		return err
-	}
-	if err := waitContainerd(ctx, w); err != nil {
-		return err
-	}
-	facts := b.factsOf(workerName)
-	if err := b.configure(ctx, w, facts); err != nil {
 		return err
 	}
 	if err := b.configure(ctx, c.ControlPlane, b.factsOf(controlPlaneName)); err != nil {
@@ -217,19 +222,9 @@ func (b *build) join(ctx context.Context, g *host.Ground, node, cluster, tmp str
 	if facts.Token, facts.CAHash, err = parseJoin(command.Stdout); err != nil {
 		return err
 	}
-	config, err := render("join.yaml", facts)
-	if err != nil {
+	if err := b.kubeadm(ctx, w, "join", "join.yaml", facts); err != nil {
 		return err
 	}
-	if err := w.WriteFile("/etc/kubernetes/join.yaml", config, 0o600); err != nil {
-		return err
-	}
-	start := time.Now()
-	fmt.Fprintf(b.progress, "cluster %s: kubeadm join … ", b.set.Name)
-	if err := kubeadm(ctx, w, "join", "--config", "/etc/kubernetes/join.yaml"); err != nil {
-		return err
-	}
-	fmt.Fprintf(b.progress, "%.0f s\n", time.Since(start).Seconds())
 	c.Worker = w
 	if err := b.deploy(ctx, c, facts); err != nil {
 		return err
