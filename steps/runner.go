@@ -122,9 +122,7 @@ func (r Runner) Work(ctx context.Context, names ...string) ([]Result, error) {
 		env.Log = env.Log.With("step", step.Name, "n", i+1, "of", len(r.Plan))
 		result, err := runStep(ctx, env, step)
 		results = append(results, result)
-		if result.Result != "unchanged" {
-			err = errors.Join(err, env.Record.Save(context.WithoutCancel(ctx), "step-"+step.Name, result))
-		}
+		err = errors.Join(err, keep(context.WithoutCancel(ctx), env.Record, result))
 		if err != nil {
 			return results, &StepError{Step: step.Name, Err: err, Changed: changed}
 		}
@@ -149,6 +147,30 @@ func (r Runner) Preflight(ctx context.Context, names ...string) (Report, error) 
 		return report, &BlockedError{Blocks: blocks}
 	}
 	return report, nil
+}
+
+// keep keeps a step's result. That it was found unchanged does not replace how
+// it was done, but it does replace a failure.
+func keep(ctx context.Context, record Record, result Result) error {
+	if result.Result == "unchanged" {
+		var before Result
+		there, err := record.Load("step-"+result.Step, &before)
+		if err != nil || !there || before.Result == "done" || before.Result == "unchanged" {
+			return err
+		}
+	}
+	return record.Save(ctx, "step-"+result.Step, result)
+}
+
+// Unchanged are the results of the steps of a report that found all of them
+// done.
+func (r Runner) Unchanged(report Report) []Result {
+	var results []Result
+	for _, s := range report.Steps {
+		results = append(results, Result{Step: s.Name, Result: "unchanged", Started: r.Env.Clock.Now().UTC()})
+		r.Env.Log.Info("unchanged: it is at the target", "step", s.Name)
+	}
+	return results
 }
 
 // StepError says which step failed. Changed tells that earlier steps of the

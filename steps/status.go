@@ -52,7 +52,7 @@ func LookStatus(ctx context.Context, host hostexec.Host) (Status, error) {
 	if err != nil {
 		return status, err
 	}
-	if unit.Running() {
+	if unit.Running() || unit.ActiveState == "deactivating" {
 		inv, err := ParseInvocation(unit.Environment)
 		if err != nil {
 			return status, err

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -34,9 +33,10 @@ type flags struct {
 
 var validRunID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
-// bind adds the flags that every command of the node has, and those of the
-// named steps (all without a name).
-func (f *flags) bind(cmd *cobra.Command, names ...string) {
+// bind adds the flags that every command of the node has. A step has those of
+// the others too: copy looks at all of them before anything is changed, and the
+// kubelet's judges a node drained by what the drain was asked to leave.
+func (f *flags) bind(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.bundle, "bundle", "", "directory of the bundle; by default /bundle of the image, or the one this program was staged with")
 	fs.StringVarP(&f.output, "output", "o", "text", "text or json: how logs (stderr) and data (stdout) are written")
@@ -44,14 +44,9 @@ func (f *flags) bind(cmd *cobra.Command, names ...string) {
 	fs.StringVar(&f.role, "role", "", "control-plane or worker; by default found out, and a contradiction is an error")
 	fs.BoolVar(&f.options.DrainFirst, "drain-first", false, "drain before containerd is restarted, not only before the kubelet")
 	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "credentials for cordon and drain; by default the pod's service account, or a control plane's /etc/kubernetes/admin.conf")
-	has := func(name string) bool { return len(names) == 0 || slices.Contains(names, name) }
-	if has("kubeadm") {
-		f.bindKubeadm(fs)
-	}
 	f.options.Drain = steps.DefaultDrain()
-	if has("drain") {
-		f.bindDrain(fs)
-	}
+	f.bindKubeadm(fs)
+	f.bindDrain(fs)
 }
 
 func (f *flags) bindKubeadm(fs *pflag.FlagSet) {

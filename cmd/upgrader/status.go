@@ -53,6 +53,9 @@ func printStatus(w io.Writer, output string, s steps.Status) error {
 	}
 	for _, run := range s.Runs {
 		fmt.Fprintf(&b, "\nrun %s\n", run.ID)
+		if o := run.Outcome; o != nil && o.Exit != steps.ExitDone {
+			fmt.Fprintf(&b, "  ended with exit code %d: %s\n", o.Exit, o.Error)
+		}
 		t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 		for _, r := range run.Results {
 			fmt.Fprintf(t, "  %s\t%s\t%s\t%.1f s\t%s\n", r.Started.Local().Format("2006-01-02 15:04:05"), r.Step, r.Result, r.Seconds, r.Error)

@@ -22,18 +22,18 @@ import (
 func newStep(step steps.Step) *cobra.Command {
 	var f flags
 	cmd := &cobra.Command{Use: step.Name, Short: step.Short, GroupID: "step"}
-	f.bind(cmd, step.Name)
+	f.bind(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return onNode(cmd, &f, step.Kube, func(ctx context.Context, s *session) ([]steps.Result, error) {
 			switch {
 			case step.Kube:
-				return s.runner.Run(ctx, step.Name)
+				return s.kube(ctx, cmd, step.Name)
 			case step.Name == "copy":
 				return s.copyStep(ctx, cmd)
 			}
 			report, err := s.runner.Preflight(ctx, step.Name)
 			if err == nil && report.Done() {
-				return s.runner.Work(ctx, step.Name)
+				return s.runner.Unchanged(report), nil
 			}
 			return s.detach(ctx, cmd, func() error { return err })
 		})
@@ -83,13 +83,27 @@ func onNode(cmd *cobra.Command, f *flags, stay bool, work func(context.Context, 
 	}
 	s, err := newSession(ctx, c, p, cmd.ErrOrStderr())
 	if err != nil {
-		return err
+		return errors.Join(err, lastWord(outcome(err, nil)))
 	}
 	defer s.close()
 	results, err := work(ctx, s)
 	s.log.close()
 	o := outcome(err, results)
 	return errors.Join(err, lastWord(o), printResults(cmd.OutOrStdout(), c.output, o))
+}
+
+// kube runs a step that changes the cluster only: in this process, after the
+// unit where that works on the same run, and as the node's only upgrader.
+func (s *session) kube(ctx context.Context, cmd *cobra.Command, name string) ([]steps.Result, error) {
+	if o, attached, err := steps.Attach(ctx, s.runner.Env, s.invocation(cmd), s.log.replay); attached || err != nil {
+		return o.Results, errors.Join(err, o.Err())
+	}
+	unlock, err := steps.Lock(ctx, s.runner.Env)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	return s.runner.Run(ctx, name)
 }
 
 // copyStep looks at the whole node before it stages anything.
@@ -181,7 +195,11 @@ func unit(ctx context.Context, c config, p place, errOut io.Writer) error {
 		if inv.Command != "run" {
 			names = []string{inv.Command}
 		}
-		results, err = s.runner.Run(ctx, names...)
+		var unlock func()
+		if unlock, err = steps.Lock(ctx, s.runner.Env); err == nil {
+			defer unlock()
+			results, err = s.runner.Run(ctx, names...)
+		}
 	}
 	o := outcome(err, results)
 	o.ID = inv.ID
@@ -217,8 +235,8 @@ func lastWord(o steps.Outcome) error {
 		return err
 	}
 	if len(data) > 4096 {
-		o.Results, o.Error = nil, o.Error[:min(len(o.Error), 2048)]
-		if data, err = json.Marshal(o); err != nil {
+		short := steps.Outcome{ID: o.ID, Exit: o.Exit, Error: o.Error[:min(len(o.Error), 2048)]}
+		if data, err = json.Marshal(short); err != nil {
 			return err
 		}
 	}
