@@ -18,15 +18,17 @@ const DefaultNamespace = "node-upgrader"
 
 // The steps that this package treats in a way of their own.
 const (
+	stepCopy       = "copy"
 	stepContainerd = "containerd"
 	stepKubeadm    = "kubeadm"
 	stepDrain      = "drain"
+	stepKubelet    = "kubelet"
 	stepUncordon   = "uncordon"
 )
 
 // DefaultSteps are all steps, in the order of an upgrade.
 func DefaultSteps() []string {
-	return []string{"copy", stepContainerd, "cni-plugins", stepKubeadm, stepDrain, "kubelet", stepUncordon}
+	return []string{stepCopy, stepContainerd, "cni-plugins", stepKubeadm, stepDrain, stepKubelet, stepUncordon}
 }
 
 // PodOptions say which node is upgraded and how. Node and Image are required.

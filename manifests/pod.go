@@ -1,6 +1,8 @@
 package manifests
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -68,13 +70,13 @@ func podTemplate(o PodOptions) corev1.PodTemplateSpec {
 			// For each step: it decides what the drain and the uncordon protect.
 			c.Args = append(c.Args, "--drain-first")
 		}
-		switch step {
-		case stepKubeadm:
+		// Not only to the step of that name: copy looks at what kubeadm will be
+		// given, and the kubelet's judges whether the node is drained.
+		if step == stepCopy || step == stepKubeadm {
 			c.Args = append(c.Args, o.Kubeadm.args()...)
-		case stepDrain:
-			if o.Drain != nil {
-				c.Args = append(c.Args, o.Drain.args()...)
-			}
+		}
+		if (step == stepDrain || step == stepKubelet) && o.Drain != nil {
+			c.Args = append(c.Args, o.Drain.args()...)
 		}
 		if needsToken(step) {
 			c.VolumeMounts = []corev1.VolumeMount{{Name: tokenVolume, MountPath: tokenPath, ReadOnly: true}}
@@ -84,7 +86,11 @@ func podTemplate(o PodOptions) corev1.PodTemplateSpec {
 		}
 		spec.InitContainers = append(spec.InitContainers, c)
 	}
-	spec.Containers = []corev1.Container{container(o, VerifyContainer)}
+	verify := container(o, VerifyContainer)
+	if len(o.Steps) < len(DefaultSteps()) {
+		verify.Args = append(verify.Args, "--steps="+strings.Join(o.Steps, ","))
+	}
+	spec.Containers = []corev1.Container{verify}
 	return corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{
 			Labels: podLabels(o),

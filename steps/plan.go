@@ -22,13 +22,18 @@ func Plan(o Options) []Step {
 	return []Step{copyStep(), containerd, cni, kubeadm, drain, kubelet, uncordon}
 }
 
-// Named returns the step of this name.
-func Named(plan []Step, name string) (Step, error) {
-	i := slices.IndexFunc(plan, func(s Step) bool { return s.Name == name })
-	if i < 0 {
-		return Step{}, &UsageError{fmt.Sprintf("no step %q; the steps are: %s", name, strings.Join(Names(plan), ", "))}
+// Only returns the named steps of a plan, in the plan's order; all without a
+// name. A name that is no step's is a *UsageError.
+func Only(plan []Step, names []string) ([]Step, error) {
+	for _, name := range names {
+		if !slices.Contains(Names(plan), name) {
+			return nil, &UsageError{fmt.Sprintf("no step %q; the steps are: %s", name, strings.Join(Names(plan), ", "))}
+		}
 	}
-	return plan[i], nil
+	if len(names) == 0 {
+		return plan, nil
+	}
+	return slices.DeleteFunc(slices.Clone(plan), func(s Step) bool { return !slices.Contains(names, s.Name) }), nil
 }
 
 // Names are the names of the steps, in order.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/node-upgrader/node-upgrader/image"
 )
 
 // Runner works through the steps on one node.
@@ -76,6 +78,10 @@ func (r Runner) Look(ctx context.Context) (Report, error) {
 		if ctx.Err() != nil {
 			return report, context.Cause(ctx)
 		}
+		var bad *image.BadBundleError
+		if errors.As(err, &bad) { // no step can mend it
+			return report, fmt.Errorf("%s: %w", step.Name, err)
+		}
 		sr := StepReport{Name: step.Name, Short: step.Short, State: state}
 		if err != nil {
 			sr.Error = err.Error()
@@ -137,7 +143,10 @@ func (r Runner) Work(ctx context.Context, names ...string) ([]Result, error) {
 func (r Runner) Preflight(ctx context.Context, names ...string) (Report, error) {
 	look := r
 	if len(names) > 0 && !slices.Contains(names, r.Plan[0].Name) {
-		look.Plan = slices.DeleteFunc(slices.Clone(r.Plan), func(s Step) bool { return !slices.Contains(names, s.Name) })
+		var err error
+		if look.Plan, err = Only(r.Plan, names); err != nil {
+			return Report{}, err
+		}
 	}
 	report, err := look.Look(ctx)
 	if err != nil {

@@ -24,7 +24,7 @@ and 3 when something blocks it.`,
 	}
 	f.bind(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return look(cmd, &f, func(report steps.Report) error {
+		return look(cmd, &f, nil, func(report steps.Report) error {
 			if blocks := report.Blocked(); len(blocks) > 0 {
 				return &steps.BlockedError{Blocks: blocks}
 			}
@@ -43,8 +43,10 @@ func newVerify() *cobra.Command {
 disk. The exit code is 0 when all of it is healthy and at the target, else 1.`,
 	}
 	f.bind(cmd)
+	var names []string
+	cmd.Flags().StringSliceVar(&names, "steps", nil, "only these steps' results; by default all")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return look(cmd, &f, func(report steps.Report) error {
+		return look(cmd, &f, names, func(report steps.Report) error {
 			var missing []string
 			for _, s := range report.Steps {
 				if s.Error != "" || s.Phase != steps.Done {
@@ -60,7 +62,8 @@ disk. The exit code is 0 when all of it is healthy and at the target, else 1.`,
 	return cmd
 }
 
-func look(cmd *cobra.Command, f *flags, judge func(steps.Report) error) error {
+// look prints what is found of the named steps, all without a name, and judges.
+func look(cmd *cobra.Command, f *flags, names []string, judge func(steps.Report) error) error {
 	c, err := f.validate(cmd)
 	if err != nil {
 		return err
@@ -77,6 +80,9 @@ func look(cmd *cobra.Command, f *flags, judge func(steps.Report) error) error {
 		return err
 	}
 	defer s.close()
+	if s.runner.Plan, err = steps.Only(s.runner.Plan, names); err != nil {
+		return err
+	}
 	report, err := s.runner.Look(cmd.Context())
 	if err != nil {
 		return err
