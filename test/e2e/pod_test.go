@@ -184,13 +184,16 @@ func TestPodDeletedInTheMiddle(t *testing.T) {
 		return strings.Contains(sh(t, cp, "sh", "-c", "pgrep -a kubeadm || true"), "kubeadm upgrade apply"), nil
 	})
 	must(t, err)
+	kubeadm := sh(t, cp, "pgrep", "-f", "^/usr/bin/kubeadm upgrade apply")
 	must(t, client.CoreV1().Pods(namespace).Delete(t.Context(), name, metav1.DeleteOptions{}))
 	err = wait.PollUntilContextTimeout(t.Context(), time.Second, 5*time.Minute, true, func(ctx context.Context) (bool, error) {
 		_, err := client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 		return apierrors.IsNotFound(err), nil
 	})
 	must(t, err)
-	t.Logf("the pod is gone; on the node: %s", sh(t, cp, "sh", "-c", "systemctl is-active upgrader.service; pgrep -a kubeadm || true"))
+	if now := sh(t, cp, "sh", "-c", "pgrep -f '^/usr/bin/kubeadm upgrade apply' || true"); now != kubeadm {
+		t.Errorf("the pod is gone, and kubeadm with it: process %q, then %q", kubeadm, now)
+	}
 	applyPod(t, c, p, cp.Name(), "deleted-1-36")
 	pod := await(t, client, name, 15*time.Minute, succeeded)
 	show(t, client, pod)
