@@ -1,0 +1,135 @@
+package steps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// swap replaces the files of a service that has to be stopped for it: stop,
+// replace all, daemon-reload, prepare, start, and then healthy has to return
+// nil before ctx ends. When any of it fails, the originals are put back and
+// the service is started with them: the error is then a *RolledBackError, or a
+// *RollbackError when that failed too. Where the bundle's files lay there
+// before, there is nothing to go back to, and the error is a plain one. On no
+// way out is the service left stopped while it could run.
+func swap(ctx context.Context, env Env, s swapped) error {
+	kept, err := s.load(env)
+	if err != nil {
+		return err
+	}
+	// The originals are kept before the service stops, so that a full disk is
+	// found while it still runs.
+	for _, f := range s.files {
+		there, err := keepOriginal(ctx, env, f, kept.Open)
+		if err != nil {
+			return fmt.Errorf("keep the original of %s: %w", f.Dest, err)
+		}
+		if there {
+			s.originals = append(s.originals, f.Dest)
+		}
+	}
+	if err := s.save(ctx, env, swapRecord{Open: true}); err != nil {
+		return err
+	}
+	err = func() error {
+		env.Log.Info("stopping", "unit", s.unit)
+		if err := env.Host.Units.Stop(ctx, s.unit); err != nil {
+			return err
+		}
+		for _, f := range s.files {
+			if err := installOne(ctx, env, f); err != nil {
+				return fmt.Errorf("install %s: %w", f.Dest, err)
+			}
+			env.Log.Info("installed", "file", f.Dest, "sha256", f.SHA256[:12])
+		}
+		return s.start(ctx, env)
+	}()
+	// The caller's time may be what ran out.
+	back, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Minute)
+	defer cancel()
+	if err == nil {
+		return s.save(back, env, swapRecord{})
+	}
+	if len(s.originals) == 0 {
+		env.Log.Error("there is nothing to put back", "unit", s.unit, "reason", err.Error())
+		// It was started, unless the failure came before.
+		return errors.Join(err, env.Host.Units.Start(back, s.unit), s.save(back, env, swapRecord{}))
+	}
+	env.Log.Error("putting the old files back", "unit", s.unit, "reason", err.Error())
+	if undo := s.undo(back, env); undo != nil {
+		return &RollbackError{Err: err, Rollback: undo}
+	}
+	if err := s.save(back, env, swapRecord{}); err != nil {
+		env.Log.Error("the attempt cannot be recorded", "unit", s.unit, "reason", err.Error())
+	}
+	return &RolledBackError{Err: err}
+}
+
+// swapRecord is what is kept of a swap in the run's record.
+type swapRecord struct {
+	// Open means that a swap has begun and neither succeeded nor was taken
+	// back: what lies in backup are its originals.
+	Open bool `json:"open"`
+}
+
+func (s swapped) record() string { return "swap-" + s.unit }
+
+func (s swapped) load(env Env) (kept swapRecord, err error) {
+	_, err = env.Record.Load(s.record(), &kept)
+	return kept, err
+}
+
+func (s swapped) save(ctx context.Context, env Env, r swapRecord) error {
+	return env.Record.Save(ctx, s.record(), r)
+}
+
+// swapped is what swap needs to know of a service.
+type swapped struct {
+	unit    string
+	files   []placed
+	prepare func(context.Context) error // right before the start; may be nil
+	healthy func(context.Context) error // waits; called after the start
+	// recovered waits until the old version is healthy after it was put back.
+	recovered func(context.Context) error
+	// originals are those of the files that there is something to put back for.
+	originals []string
+}
+
+func (s swapped) start(ctx context.Context, env Env) error {
+	if err := env.Host.Units.Reload(ctx); err != nil {
+		return err
+	}
+	if s.prepare != nil {
+		if err := s.prepare(ctx); err != nil {
+			return err
+		}
+	}
+	if err := env.Host.Units.ResetFailed(ctx, s.unit); err != nil {
+		return err
+	}
+	env.Log.Info("starting", "unit", s.unit)
+	if err := env.Host.Units.Start(ctx, s.unit); err != nil {
+		return err
+	}
+	return s.healthy(ctx)
+}
+
+func (s swapped) undo(ctx context.Context, env Env) error {
+	err := env.Host.Units.Stop(ctx, s.unit)
+	for _, dest := range s.originals {
+		err = errors.Join(err, restore(ctx, env, dest))
+	}
+	old := s
+	old.healthy = s.recovered
+	if s.prepare != nil {
+		old.prepare = func(ctx context.Context) error {
+			if err := s.prepare(ctx); err != nil { // no reason to leave it stopped
+				env.Log.Error("starting all the same", "unit", s.unit, "reason", err.Error())
+			}
+			return nil
+		}
+	}
+	return errors.Join(err, old.start(ctx, env))
+}

@@ -1,0 +1,88 @@
+package steps
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A run's id is its bundle's, so the same record is met again months later: what
+// is put back then is what lay there, not what an older use has kept.
+func TestSwapPutsBackWhatLayThere(t *testing.T) {
+	n := newContainerdNode(t)
+	n.must(runContainerd(t.Context(), n.env))
+	n.write("/usr/local/bin/containerd-shim-runc-v2", "shim 2.3.6", 0o755)
+	n.units.OnStart(containerdUnit, failFirst(n))
+	err := runContainerd(t.Context(), n.env)
+	var back *RolledBackError
+	if !errors.As(err, &back) {
+		t.Fatalf("error: %v", err)
+	}
+	want := newFiles()
+	want["containerd-shim-runc-v2"] = "shim 2.3.6"
+	if diff := cmp.Diff(want, n.installed()); diff != "" {
+		t.Error(diff)
+	}
+	if !n.unit().Running() {
+		t.Error("containerd was left stopped")
+	}
+}
+
+// failFirst is a start that fails once.
+func failFirst(n *containerdNode) func(int) error {
+	failed := false
+	return func(pid int) error {
+		if !failed {
+			failed = true
+			return errors.New("start containerd.service: no")
+		}
+		return n.start(pid)
+	}
+}
+
+// With the bundle's files in place there is nothing to go back to.
+func TestSwapHasNothingToPutBack(t *testing.T) {
+	n := newContainerdNode(t)
+	n.must(runContainerd(t.Context(), n.env))
+	n.must(n.units.Stop(t.Context(), containerdUnit))
+	n.units.OnStart(containerdUnit, failFirst(n))
+	err := runContainerd(t.Context(), n.env)
+	if err == nil || ExitCode(err) != ExitFailed {
+		t.Fatalf("exit %d: %v", ExitCode(err), err)
+	}
+	if diff := cmp.Diff(newFiles(), n.installed()); diff != "" {
+		t.Error(diff)
+	}
+	if !n.unit().Running() {
+		t.Error("containerd was left stopped")
+	}
+}
+
+// An attempt that was killed when all files were in place is taken back by the
+// next one: its originals are this run's.
+func TestSwapTakesBackAnInterruptedAttempt(t *testing.T) {
+	n := newContainerdNode(t)
+	old := n.installed()
+	n.units.OnStart(containerdUnit, func(int) error {
+		u := n.unit()
+		u.ActiveState, u.MainPID = "inactive", 0
+		n.units.Put(u)
+		panic("killed")
+	})
+	func() {
+		defer func() { _ = recover() }()
+		_ = runContainerd(t.Context(), n.env)
+	}()
+	if diff := cmp.Diff(newFiles(), n.installed()); diff != "" {
+		t.Fatal(diff)
+	}
+	n.units.OnStart(containerdUnit, failFirst(n))
+	err := runContainerd(t.Context(), n.env)
+	if ExitCode(err) != ExitRolledBack {
+		t.Fatalf("error: %v", err)
+	}
+	if diff := cmp.Diff(old, n.installed()); diff != "" {
+		t.Error(diff)
+	}
+}
