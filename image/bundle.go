@@ -19,6 +19,8 @@ type Bundle struct {
 	Dir      string
 	Digest   string // "sha256:…" of bundle.json's bytes
 	Manifest Manifest
+
+	verified verifiedFiles
 }
 
 // Open reads and checks a bundle for this machine's architecture. It reads

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 func options(t *testing.T) StageOptions {
@@ -33,8 +34,8 @@ func mustStage(t *testing.T, b *Bundle, o StageOptions) Staged {
 func sound(t *testing.T, b *Bundle, o StageOptions, s Staged) {
 	t.Helper()
 	dir := filepath.Join(o.Store, strings.TrimPrefix(b.Digest, "sha256:"))
-	want := Staged{&Bundle{filepath.Join(dir, "bundle"), b.Digest, b.Manifest}, filepath.Join(dir, "upgrader"), s.Copied, true}
-	if diff := cmp.Diff(want, s); diff != "" {
+	want := Staged{&Bundle{Dir: filepath.Join(dir, "bundle"), Digest: b.Digest, Manifest: b.Manifest}, filepath.Join(dir, "upgrader"), s.Copied, true}
+	if diff := cmp.Diff(want, s, cmpopts.IgnoreUnexported(Bundle{})); diff != "" {
 		t.Errorf("staged (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{filepath.Base(dir)}, names(t, o.Store)); diff != "" {

@@ -54,9 +54,14 @@ func (b *Bundle) verifyFile(ctx context.Context, f File, count *meter) error {
 		return err
 	}
 	defer src.Close()
-	r := newCheckedReader(ctx, src, f, count.add)
+	return check(ctx, src, f, count.add)
+}
+
+// check reads src to its end and compares it with the manifest's file.
+func check(ctx context.Context, src io.Reader, f File, add func(int64)) error {
+	r := newCheckedReader(ctx, src, f, add)
 	// Without a ReaderFrom in the way, which would choose its own buffer.
-	_, err = io.CopyBuffer(struct{ io.Writer }{io.Discard}, r, make([]byte, bufferSize))
+	_, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, r, make([]byte, bufferSize))
 	return err
 }
 

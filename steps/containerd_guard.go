@@ -7,7 +7,6 @@ import (
 	"maps"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -90,11 +89,10 @@ func semverOf(v string) string {
 // guardConfig has the new containerd read the configuration before the old one
 // is stopped.
 func (g *containerdGuard) guardConfig(ctx context.Context, env Env, l containerdLook) error {
-	f, ok := env.Bundle.File(image.Containerd, "containerd")
-	if !ok {
-		return fmt.Errorf("the bundle has no containerd")
+	binary, err := program(ctx, env, image.Containerd, "containerd")
+	if err != nil {
+		return err
 	}
-	binary := filepath.Join(env.Bundle.Dir, filepath.FromSlash(f.Path))
 	config, err := dumpConfig(ctx, env.Host, binary, l.daemon.config)
 	var refused *hostexec.CommandError
 	if errors.As(err, &refused) && ctx.Err() == nil {

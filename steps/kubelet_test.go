@@ -131,8 +131,12 @@ func TestKubelet(t *testing.T) {
 			},
 		},
 		{
-			name: "the bundle's file is corrupt", exit: ExitRolledBack, text: "sha256", running: oldKubelet, kubectl: "kubectl v1.35.4", starts: 1,
+			name: "the bundle's kubelet is corrupt", exit: ExitBlocked, text: "sha256", running: oldKubelet, kubectl: "kubectl v1.35.4",
 			set: func(n *kubeletNode) { n.write("/image/bin/kubelet", "kubelet v1.36.X") },
+		},
+		{
+			name: "the bundle's kubectl is corrupt", exit: ExitRolledBack, text: "sha256", running: oldKubelet, kubectl: "kubectl v1.35.4", starts: 1,
+			set: func(n *kubeletNode) { n.write("/image/bin/kubectl", "kubectl v1.36.X") },
 		},
 		{
 			name: "a file that was touched in an earlier attempt", exit: ExitRolledBack, running: oldKubelet, kubectl: "kubectl v1.35.4", starts: 2, state: "newer",

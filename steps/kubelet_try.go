@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -46,7 +45,10 @@ func trialFlags() []string {
 // "" for none; an error means that it could not be asked. It leaves nothing
 // behind.
 func tryKubelet(ctx context.Context, env Env, f kubeletFound, args []string, config []byte) (string, error) {
-	binary := path.Join(env.Bundle.Dir, f.kubelet.Path)
+	binary, err := program(ctx, env, image.Kubelet, "kubelet")
+	if err != nil {
+		return "", err
+	}
 	argv := slices.Concat([]string{binary}, args, trialFlags())
 	c := hostexec.Command{
 		Argv:  argv,
@@ -181,7 +183,7 @@ func tryAhead(ctx context.Context, env Env, f kubeletFound) ([]Block, []Fact, er
 	}
 	complaint, err := tryKubelet(ctx, env, f, args, nil)
 	if err != nil {
-		return nil, fact(err.Error()), nil
+		return untried(err)
 	}
 	cluster := clusterKubeletConfig(ctx, env)
 	if cluster == nil || env.Options.Kubeadm.Patches != "" {
@@ -193,7 +195,7 @@ func tryAhead(ctx context.Context, env Env, f kubeletFound) ([]Block, []Fact, er
 	later, err := tryKubelet(ctx, env, f, args, cluster)
 	switch {
 	case err != nil:
-		return nil, fact(err.Error()), nil
+		return untried(err)
 	case later == "" && complaint != "":
 		return nil, fact("accepts the configuration that kubeadm will write, not the present one: " + complaint), nil
 	case later == "":
@@ -204,6 +206,16 @@ func tryAhead(ctx context.Context, env Env, f kubeletFound) ([]Block, []Fact, er
 		return []Block{refused(env, "the cluster's configuration, which kubeadm will write to this node", later,
 			"kubectl --namespace kube-system edit configmap kubelet-config")}, nil, nil
 	}
+}
+
+// untried is what a kubelet that could not be tried means to a look: a fact,
+// but for one that is not what the bundle's manifest says.
+func untried(err error) ([]Block, []Fact, error) {
+	var bad *image.BadBundleError
+	if errors.As(err, &bad) {
+		return nil, nil, err
+	}
+	return nil, []Fact{{Name: "new kubelet's trial", Have: err.Error()}}, nil
 }
 
 // strippedBy are the flags that `kubeadm upgrade` of a version takes out of

@@ -18,6 +18,10 @@ func TestTryRealKubelet(t *testing.T) {
 	if binary == "" {
 		t.Skip("UPGRADER_TEST_KUBELET names no kubelet")
 	}
+	content, err := os.ReadFile(binary)
+	if err != nil {
+		t.Fatal(err)
+	}
 	const good = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 failCgroupV1: false
@@ -50,9 +54,12 @@ containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 			}
 			env := Env{
 				Host: hostexec.Host{FS: hostexec.NewFS("/"), Commands: hostexec.Exec{}}, Log: slog.New(slog.DiscardHandler),
-				Bundle: &image.Bundle{Dir: filepath.Dir(binary)},
+				Bundle: &image.Bundle{Dir: filepath.Dir(binary), Manifest: image.Manifest{Files: []image.File{{
+					Path: filepath.Base(binary), Component: image.Kubelet, Place: "/usr/bin/kubelet",
+					Size: int64(len(content)), SHA256: digestOf(content),
+				}}}},
 			}
-			f := kubeletFound{kubelet: placed{File: image.File{Path: filepath.Base(binary)}}}
+			var f kubeletFound
 			args := append(strings.Fields(tc.args), "--config="+config, "--cert-dir="+filepath.Join(root, "pki"))
 			for _, stdin := range [][]byte{nil, []byte(tc.config)} {
 				got, err := tryKubelet(t.Context(), env, f, args, stdin)
