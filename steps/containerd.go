@@ -59,6 +59,7 @@ type containerdLook struct {
 	notReady error  // what CRI lacks at that version
 	work     containerdWork
 	facts    []Fact
+	blocks   []Block // what must not be overwritten
 }
 
 // stateDir is where containerd keeps what does not outlive the boot.
@@ -77,6 +78,9 @@ func lookAtContainerd(ctx context.Context, env Env) (l containerdLook, err error
 		return l, err
 	}
 	if l.files, err = placeContainerd(env, l.daemon, l.config); err != nil {
+		return l, err
+	}
+	if l.blocks, err = otherPrograms(env.Host.FS, l.daemon, l.files); err != nil {
 		return l, err
 	}
 	if l.outdated, err = outdated(ctx, env, l.files); err != nil {
@@ -173,6 +177,7 @@ func checkContainerd(ctx context.Context, env Env) (State, error) {
 		state.Changes = []Change{{"wait", "until CRI is ready"}}
 	case workInstall:
 		state.Changes = replaceChanges(l.outdated)
+		state.Blocks = l.blocks
 	case workSwap:
 		guard, err := guardContainerd(ctx, env, l)
 		if err != nil {
@@ -181,9 +186,10 @@ func checkContainerd(ctx context.Context, env Env) (State, error) {
 		state.Facts = append(state.Facts, guard.facts...)
 		state.Changes = append(replaceChanges(l.outdated), guard.changes...)
 		state.Changes = append(state.Changes, Change{"restart", containerdUnit})
-		if state.Blocks = guard.blocks; len(state.Blocks) > 0 {
-			state.Phase = Blocked
-		}
+		state.Blocks = guard.blocks
+	}
+	if len(state.Blocks) > 0 {
+		state.Phase = Blocked
 	}
 	return state, nil
 }
@@ -202,6 +208,9 @@ func runContainerd(ctx context.Context, env Env) error {
 			return err
 		}
 	case workInstall:
+		if len(l.blocks) > 0 {
+			return &BlockedError{Blocks: l.blocks}
+		}
 		return install(ctx, env, l.outdated)
 	case workSwap:
 		guard, err := guardContainerd(ctx, env, l)

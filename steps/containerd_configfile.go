@@ -17,10 +17,12 @@ import (
 // configuration, or the host's programs cannot be run from here), it is what
 // the file says, without the defaults.
 func installedConfig(ctx context.Context, host hostexec.Host, d containerdDaemon) (containerdConfig, error) {
-	c, err := dumpConfig(ctx, host, d.binary, d.config)
-	var refused *hostexec.CommandError
-	if err == nil || !errors.As(err, &refused) || ctx.Err() != nil {
-		return c, err
+	if d.isContainerd() { // who knows what anything else would do
+		c, err := dumpConfig(ctx, host, d.binary, d.config)
+		var refused *hostexec.CommandError
+		if err == nil || !errors.As(err, &refused) || ctx.Err() != nil {
+			return c, err
+		}
 	}
 	root, err := readConfigFile(host.FS, d.config, map[string]bool{})
 	return containerdConfig{root}, err

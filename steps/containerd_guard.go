@@ -31,7 +31,7 @@ func (g *containerdGuard) block(hint, reason string, args ...any) {
 // guardContainerd looks at everything that a restart could break. It changes
 // nothing.
 func guardContainerd(ctx context.Context, env Env, l containerdLook) (containerdGuard, error) {
-	var g containerdGuard
+	g := containerdGuard{blocks: slices.Clone(l.blocks)}
 	if mode := l.daemon.unit.KillMode; mode != "process" {
 		g.block("systemctl edit containerd.service, add [Service] and KillMode=process, then systemctl daemon-reload",
 			"%s has KillMode %q: stopping it would kill the containers", containerdUnit, mode)
@@ -51,7 +51,7 @@ func guardContainerd(ctx context.Context, env Env, l containerdLook) (containerd
 
 func (g *containerdGuard) guardVersion(ctx context.Context, env Env, l containerdLook) error {
 	have, want := l.version, wantContainerd(env)
-	if have == "" { // it does not run, or not well
+	if have == "" && l.daemon.isContainerd() { // it does not run, or not well
 		out, err := env.Host.Commands.Run(ctx, hostexec.Command{Argv: []string{l.daemon.binary, "--version"}})
 		if fields := strings.Fields(string(out.Stdout)); err == nil && len(fields) >= 3 {
 			have = strings.TrimPrefix(fields[2], "v")
