@@ -97,23 +97,33 @@ type swapped struct {
 	originals []string
 }
 
+// start starts the service. A daemon-reload or a reset-failed that goes wrong
+// does not keep it from coming up: the unit's own files are not ours and have
+// not changed. It is told with the error when the service does not come up.
 func (s swapped) start(ctx context.Context, env Env) error {
-	if err := env.Host.Units.Reload(ctx); err != nil {
-		return err
-	}
-	if s.prepare != nil {
-		if err := s.prepare(ctx); err != nil {
-			return err
+	var aside error
+	try := func(what string, err error) {
+		if err != nil {
+			env.Log.Warn("starting all the same", "unit", s.unit, "reason", err.Error())
+			aside = errors.Join(aside, fmt.Errorf("%s: %w", what, err))
 		}
 	}
-	if err := env.Host.Units.ResetFailed(ctx, s.unit); err != nil {
-		return err
+	try("daemon-reload", env.Host.Units.Reload(ctx))
+	if s.prepare != nil {
+		if err := s.prepare(ctx); err != nil {
+			return errors.Join(err, aside)
+		}
 	}
+	try("reset-failed "+s.unit, env.Host.Units.ResetFailed(ctx, s.unit))
 	env.Log.Info("starting", "unit", s.unit)
-	if err := env.Host.Units.Start(ctx, s.unit); err != nil {
-		return err
+	err := env.Host.Units.Start(ctx, s.unit)
+	if err == nil {
+		err = s.healthy(ctx)
 	}
-	return s.healthy(ctx)
+	if err != nil {
+		return errors.Join(err, aside)
+	}
+	return nil
 }
 
 func (s swapped) undo(ctx context.Context, env Env) error {

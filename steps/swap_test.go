@@ -1,10 +1,14 @@
 package steps
 
 import (
+	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/node-upgrader/node-upgrader/hostexec/hostexectest"
 )
 
 // A run's id is its bundle's, so the same record is met again months later: what
@@ -84,5 +88,40 @@ func TestSwapTakesBackAnInterruptedAttempt(t *testing.T) {
 	}
 	if diff := cmp.Diff(old, n.installed()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// unwilling is a systemd that neither reloads nor forgets failures.
+type unwilling struct{ *hostexectest.Units }
+
+func (unwilling) Reload(context.Context) error              { return errors.New("no reload") }
+func (unwilling) ResetFailed(context.Context, string) error { return errors.New("no reset") }
+
+func TestSwapStartsWithoutReload(t *testing.T) {
+	n := newContainerdNode(t)
+	n.env.Host.Units = unwilling{n.units}
+	n.must(runContainerd(t.Context(), n.env))
+	if diff := cmp.Diff(newFiles(), n.installed()); diff != "" {
+		t.Error(diff)
+	}
+	if !n.unit().Running() {
+		t.Error("containerd was left stopped")
+	}
+}
+
+func TestSwapStartsTheOldOneWithoutReload(t *testing.T) {
+	n := newContainerdNode(t)
+	old := n.installed()
+	n.env.Host.Units = unwilling{n.units}
+	n.spoil("bin/containerd", "containerd 2.3.7 fails")
+	err := runContainerd(t.Context(), n.env)
+	if ExitCode(err) != ExitRolledBack || !strings.Contains(err.Error(), "no reload") || !strings.Contains(err.Error(), "no reset") {
+		t.Errorf("error: %v", err)
+	}
+	if diff := cmp.Diff(old, n.installed()); diff != "" {
+		t.Error(diff)
+	}
+	if !n.unit().Running() {
+		t.Error("containerd was left stopped")
 	}
 }
