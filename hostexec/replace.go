@@ -48,18 +48,36 @@ const tempMark = ".upgrader-tmp"
 // leaves the old or the new file, and at most the temporary one, which the next
 // Replace of the same path removes. A program running from the old file keeps
 // it (no ETXTBSY).
-func (fs FS) Replace(ctx context.Context, r Replacement) (err error) {
-	real, err := fs.Resolve(r.Path)
+func (fs FS) Replace(ctx context.Context, r Replacement) error {
+	p, err := fs.Prepare(ctx, r)
 	if err != nil {
 		return err
 	}
-	temp := filepath.Join(filepath.Dir(real), "."+filepath.Base(real)+tempMark)
+	defer p.Discard()
+	return p.Commit()
+}
+
+// Prepared is a file that lies beside the one that it is to replace, complete
+// and on the disk. It needs no more room, and no more than a rename.
+type Prepared struct {
+	fs               FS
+	path, temp, real string
+}
+
+// Prepare is the part of Replace that may find the disk full or the content
+// altered: it changes nothing but for the temporary file.
+func (fs FS) Prepare(ctx context.Context, r Replacement) (p *Prepared, err error) {
+	real, err := fs.Resolve(r.Path)
+	if err != nil {
+		return nil, err
+	}
+	temp := tempName(real)
 	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fs.named(err)
+		return nil, fs.named(err)
 	}
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return fs.named(err)
+		return nil, fs.named(err)
 	}
 	defer func() {
 		_ = f.Close()
@@ -69,21 +87,61 @@ func (fs FS) Replace(ctx context.Context, r Replacement) (err error) {
 	}()
 	h := sha256.New()
 	if _, err := io.Copy(io.MultiWriter(f, h), &contextReader{ctx, r.Content}); err != nil {
-		return fmt.Errorf("write %s: %w", r.Path, fs.named(err))
+		return nil, fmt.Errorf("write %s: %w", r.Path, fs.named(err))
 	}
 	if got := hex.EncodeToString(h.Sum(nil)); r.SHA256 != "" && got != r.SHA256 {
-		return &DigestError{Path: r.Path, Want: r.SHA256, Got: got}
+		return nil, &DigestError{Path: r.Path, Want: r.SHA256, Got: got}
 	}
 	if err := inherit(f, real, r.Mode); err != nil {
-		return fs.named(err)
+		return nil, fs.named(err)
 	}
 	if err := f.Sync(); err != nil {
+		return nil, fs.named(err)
+	}
+	return &Prepared{fs: fs, path: r.Path, temp: temp, real: real}, nil
+}
+
+// Commit gives the file its name and makes that durable.
+func (p *Prepared) Commit() error {
+	if err := os.Rename(p.temp, p.real); err != nil {
+		return fmt.Errorf("rename over %s: %w", p.path, err)
+	}
+	return p.fs.named(syncDir(filepath.Dir(p.real)))
+}
+
+// Discard removes what was prepared and not committed. What stays in spite of
+// it is removed by the next Prepare.
+func (p *Prepared) Discard() { _ = os.Remove(p.temp) }
+
+// Link replaces the file at to, or nothing, by another name of the one at from,
+// atomically and durably: it takes no room. Not every pair of directories can do
+// that; the error says so, and nothing is changed.
+func (fs FS) Link(from, to string) error {
+	source, err := fs.Resolve(from)
+	if err != nil {
+		return err
+	}
+	real, err := fs.Resolve(to)
+	if err != nil {
+		return err
+	}
+	temp := tempName(real)
+	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fs.named(err)
 	}
+	if err := os.Link(source, temp); err != nil {
+		return fmt.Errorf("link %s to %s: %w", from, to, err)
+	}
+	// rename(2) does nothing where both are names of one file already.
+	defer os.Remove(temp)
 	if err := os.Rename(temp, real); err != nil {
-		return fmt.Errorf("rename over %s: %w", r.Path, err)
+		return fmt.Errorf("rename over %s: %w", to, err)
 	}
 	return fs.named(syncDir(filepath.Dir(real)))
+}
+
+func tempName(real string) string {
+	return filepath.Join(filepath.Dir(real), "."+filepath.Base(real)+tempMark)
 }
 
 // WriteFile replaces a file's content, as Replace does.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/coreos/go-systemd/v22/dbus"
 	godbus "github.com/godbus/dbus/v5"
@@ -63,8 +64,9 @@ func (s *Systemd) dial() (*dbus.Conn, error) {
 	return conn, nil
 }
 
-// job queues a job and waits for its result.
-func (s *Systemd) job(ctx context.Context, verb, unit string, queue func(*dbus.Conn, chan<- string) error) error {
+// job queues a job and waits for its result. reached tells whether a unit
+// without a job is as the job was to make it.
+func (s *Systemd) job(ctx context.Context, verb, unit string, reached func(Unit) bool, queue func(*dbus.Conn, chan<- string) error) error {
 	conn, err := s.dial()
 	if err != nil {
 		return err
@@ -74,20 +76,64 @@ func (s *Systemd) job(ctx context.Context, verb, unit string, queue func(*dbus.C
 	if err := queue(conn, result); err != nil {
 		return fmt.Errorf("%s %s: %w", verb, unit, err)
 	}
-	select {
-	case r := <-result:
-		if r != "done" {
-			return &JobError{Verb: verb, Unit: unit, Result: r}
+	return await(ctx, verb, unit, result, jobTick, func() (bool, error) {
+		u, err := s.Show(ctx, unit) // on a new connection where that one broke
+		if err != nil {
+			return false, nil //nolint:nilerr // the bus may come back until ctx ends
 		}
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("%s %s: no result from systemd: %w", verb, unit, context.Cause(ctx))
+		return settled(verb, u, reached)
+	})
+}
+
+// settled tells from a unit whether the job that was queued for it is done.
+func settled(verb string, u Unit, reached func(Unit) bool) (bool, error) {
+	switch {
+	case u.Job != 0:
+		return false, nil
+	case reached(u):
+		return true, nil
+	case u.ActiveState == "failed":
+		return false, &JobError{Verb: verb, Unit: u.Name, Result: "failed"}
+	default:
+		return false, nil
 	}
 }
 
+// jobTick is how often a job's unit is looked at while its result is awaited.
+const jobTick = 2 * time.Second
+
+// await waits for a job's result. That is a signal, which is lost when the bus
+// or systemd itself is restarted meanwhile; so what became of the unit is asked
+// now and then.
+func await(ctx context.Context, verb, unit string, result <-chan string, every time.Duration, look func() (bool, error)) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case r := <-result:
+			if r != "done" {
+				return &JobError{Verb: verb, Unit: unit, Result: r}
+			}
+			return nil
+		case <-tick.C:
+			if len(result) > 0 {
+				continue // it says more than the unit
+			}
+			if done, err := look(); done || err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("%s %s: no result from systemd: %w", verb, unit, context.Cause(ctx))
+		}
+	}
+}
+
+func isActive(u Unit) bool  { return u.ActiveState == "active" || u.ActiveState == "reloading" }
+func isStopped(u Unit) bool { return u.ActiveState == "inactive" || u.ActiveState == "failed" }
+
 // Start implements Units.
 func (s *Systemd) Start(ctx context.Context, unit string) error {
-	return s.job(ctx, "start", unit, func(c *dbus.Conn, ch chan<- string) error {
+	return s.job(ctx, "start", unit, isActive, func(c *dbus.Conn, ch chan<- string) error {
 		_, err := c.StartUnitContext(ctx, unit, "replace", ch)
 		return err
 	})
@@ -95,7 +141,7 @@ func (s *Systemd) Start(ctx context.Context, unit string) error {
 
 // Stop implements Units.
 func (s *Systemd) Stop(ctx context.Context, unit string) error {
-	return s.job(ctx, "stop", unit, func(c *dbus.Conn, ch chan<- string) error {
+	return s.job(ctx, "stop", unit, isStopped, func(c *dbus.Conn, ch chan<- string) error {
 		_, err := c.StopUnitContext(ctx, unit, "replace", ch)
 		return err
 	})
@@ -129,36 +175,6 @@ func (s *Systemd) ResetFailed(ctx context.Context, unit string) error {
 	return nil
 }
 
-// StartTransient implements Units.
-func (s *Systemd) StartTransient(ctx context.Context, t Transient) error {
-	property := func(name string, value any) dbus.Property {
-		return dbus.Property{Name: name, Value: godbus.MakeVariant(value)}
-	}
-	properties := []dbus.Property{
-		dbus.PropDescription(t.Description),
-		dbus.PropExecStart(t.Argv, false),
-		dbus.PropType("exec"),
-		property("Environment", t.Env),
-		property("StandardOutputFileToAppend", t.Log),
-		property("StandardErrorFileToAppend", t.Log),
-		// SIGTERM goes to the upgrader alone: what it runs (kubeadm) must
-		// finish. SIGKILL, after the grace, to all that is left.
-		property("KillMode", "mixed"),
-		property("TimeoutStopUSec", uint64(t.StopGrace.Microseconds())), //nolint:gosec // positive
-		property("CollectMode", "inactive-or-failed"),
-		// Nothing in an upgrade may be the first to go when memory is short.
-		property("OOMScoreAdjust", int32(-900)),
-	}
-	err := s.job(ctx, "start", t.Name, func(c *dbus.Conn, ch chan<- string) error {
-		_, err := c.StartTransientUnitContext(ctx, t.Name, "fail", properties, ch)
-		return err
-	})
-	if isDBusError(err, "org.freedesktop.systemd1.UnitExists") {
-		return ErrUnitExists
-	}
-	return err
-}
-
 // Show implements Units.
 func (s *Systemd) Show(ctx context.Context, unit string) (Unit, error) {
 	conn, err := s.dial()
@@ -175,6 +191,9 @@ func (s *Systemd) Show(ctx context.Context, unit string) (Unit, error) {
 		DropIns: get[[]string](p, "DropInPaths"), Environment: get[[]string](p, "Environment"),
 		KillMode: get[string](p, "KillMode"), MainPID: int(get[uint32](p, "MainPID")),
 		ExitStatus: int(get[int32](p, "ExecMainStatus")), Restarts: get[uint32](p, "NRestarts"),
+	}
+	if job := get[[]any](p, "Job"); len(job) > 0 { // (uo): its number, 0 for none, and its path
+		u.Job, _ = job[0].(uint32)
 	}
 	for _, e := range get[[][]any](p, "ExecStart") { // a(sasbttttuii): path, argv, ignore errors, …
 		if len(e) > 1 {

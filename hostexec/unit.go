@@ -25,6 +25,7 @@ type Unit struct {
 	MainPID     int
 	ExitStatus  int    // of the main process that ended last
 	Restarts    uint32 // automatic restarts by systemd
+	Job         uint32 // the number of the job that is queued for it; 0: none
 }
 
 // EnvFile is an EnvironmentFile= line; Optional is its leading "-".
@@ -36,9 +37,18 @@ type EnvFile struct {
 // Exists tells whether systemd has a definition of the unit.
 func (u Unit) Exists() bool { return u.LoadState != "not-found" && u.LoadState != "" }
 
-// Running tells whether the unit is up or on its way up.
+// Running tells whether the unit is up or on its way up. A unit that systemd
+// restarts by itself is: it waits as activating, and is then for an instant
+// inactive with a job.
 func (u Unit) Running() bool {
-	return u.ActiveState == "active" || u.ActiveState == "activating" || u.ActiveState == "reloading"
+	switch u.ActiveState {
+	case "active", "activating", "reloading":
+		return true
+	case "inactive", "failed":
+		return u.Job != 0
+	default:
+		return false
+	}
 }
 
 // Binary is the path of the program that the unit starts: the last ExecStart's
@@ -51,7 +61,9 @@ func (u Unit) Binary() (string, error) {
 }
 
 // Transient is a service that systemd runs once, outside the caller's cgroup
-// and life.
+// and life. When its process is killed, systemd starts it again as it was,
+// after a second and at most five times in ten minutes: it has to be
+// idempotent.
 type Transient struct {
 	Name        string // with .service
 	Description string
