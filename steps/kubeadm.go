@@ -35,7 +35,7 @@ type kubeadmState struct {
 	stale   []placed // kubeadm, where it is not the bundle's
 	lost    []lost
 	pods    []staticPod
-	started *intent // kubeadm was started in this run
+	started *intent // kubeadm was started, and has not finished
 	member  *etcdMember
 
 	upgrade   bool // `kubeadm upgrade` has to run
@@ -86,16 +86,16 @@ func lookKubeadm(ctx context.Context, env Env) (kubeadmState, error) {
 		k.upgrade = true
 	case env.Node.Role == Worker:
 		fits := false
-		if done != nil {
+		if done != nil && k.started == nil {
 			if fits, err = done.fits(ctx, env); err != nil {
 				return k, err
 			}
 		}
 		k.upgrade, k.settled = !fits, true
 		k.facts = append(k.facts, finishedFact("kubeadm upgrade node", fits))
-	case k.started != nil && done == nil:
+	case k.started != nil:
 		k.upgrade = true
-		k.facts = append(k.facts, finishedFact("kubeadm upgrade "+k.started.Mode, false))
+		k.facts = append(k.facts, finishedFact("kubeadm upgrade "+k.started.Mode+" to "+k.started.Version, false))
 	default:
 		return k, k.lookAtControlPlane(ctx, env, done)
 	}
@@ -122,7 +122,7 @@ func (k *kubeadmState) lookAtDisk(ctx context.Context, env Env) (err error) {
 		f.Have = "another"
 	}
 	k.facts = append(k.facts, f)
-	if k.started, err = loadIntent(env); err != nil {
+	if k.started, err = loadIntent(env.Host.FS); err != nil {
 		return err
 	}
 	if k.lost, err = lostFiles(env.Host.FS, env.Node.Role); err != nil || len(k.lost) > 0 || env.Node.Role == Worker {
@@ -214,7 +214,7 @@ func (k *kubeadmState) mode(ctx context.Context, env Env) (string, error) {
 	switch {
 	case env.Node.Role == Worker:
 		return modeNode, nil
-	case k.started != nil:
+	case k.started.resumes(env):
 		return k.started.Mode, nil
 	}
 	client, _, err := reachAPI(ctx, env, apiLook)
@@ -253,7 +253,7 @@ func (k *kubeadmState) blocks(ctx context.Context, env Env) ([]Block, error) {
 			Hint:   "kubeadm init phase kubeconfig admin",
 		})
 	}
-	if k.member == nil || k.started != nil {
+	if k.member == nil || k.started.resumes(env) {
 		return blocks, nil
 	}
 	ill, err := k.member.blocks(ctx, env)
@@ -266,7 +266,7 @@ func (k *kubeadmState) changes(ctx context.Context, env Env) ([]Change, error) {
 	for _, l := range k.lost {
 		changes = append(changes, Change{Verb: "restore", Object: l.path})
 	}
-	if k.upgrade && k.member != nil && k.started == nil {
+	if k.upgrade && k.member != nil && !k.started.resumes(env) {
 		changes = append(changes, Change{Verb: "add", Object: env.Record.Path(snapshotFile)})
 	}
 	changes = append(changes, replaceChanges(k.stale)...)

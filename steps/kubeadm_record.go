@@ -5,12 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/node-upgrader/node-upgrader/hostexec"
@@ -19,29 +16,6 @@ import (
 // upgradedFile remembers, beyond a run, that `kubeadm upgrade` has finished: a
 // worker shows nothing else of it.
 const upgradedFile = StateDir + "/kubeadm.json"
-
-// intentRecord is the name of an intent in the run's record.
-const intentRecord = "kubeadm"
-
-// intent is written before kubeadm starts. A kubeadm that was interrupted is
-// run again the same way: once it has uploaded the new ClusterConfiguration,
-// nothing else tells that this node was the one to apply it.
-type intent struct {
-	Mode       string    `json:"mode"` // apply or node
-	Version    string    `json:"version"`
-	Started    time.Time `json:"started"`
-	EtcdCopies []string  `json:"etcdCopies"` // kubeadm's copies of etcd's data that were there before
-}
-
-// loadIntent returns nil where kubeadm has not been started in this run.
-func loadIntent(env Env) (*intent, error) {
-	var i intent
-	there, err := env.Record.Load(intentRecord, &i)
-	if err != nil || !there || i.Version != env.Bundle.Manifest.KubernetesVersion {
-		return nil, err
-	}
-	return &i, nil
-}
 
 // upgraded is a finished `kubeadm upgrade`.
 type upgraded struct {
@@ -53,6 +27,7 @@ type upgraded struct {
 	Finished time.Time         `json:"finished"`
 	Files    map[string]string `json:"files"`            // sha256 of the kubelet's configuration and flags
 	Images   map[string]string `json:"images,omitempty"` // of the static pods, as kubeadm wrote them
+	Copies   []string          `json:"copies,omitempty"` // of etcd's data, made by kubeadm meanwhile
 }
 
 // loadUpgraded returns what finished at this version, nil without it. A record
@@ -98,8 +73,8 @@ func kubeletFiles(ctx context.Context, host hostexec.FS) (map[string]string, err
 }
 
 // finish makes durable what kubeadm wrote, which it does not fsync, and records
-// that it has finished.
-func finish(ctx context.Context, env Env, mode, kubeadm string) error {
+// that it has finished. Only then the intent goes.
+func finish(ctx context.Context, env Env, started *intent, kubeadm string) error {
 	host := env.Host.FS
 	written := []string{kubeletConfig, kubeletFlagsFile, path.Dir(kubeletConfig), kubernetesDir, manifestsDir}
 	for _, name := range controlPlane() {
@@ -111,10 +86,13 @@ func finish(ctx context.Context, env Env, mode, kubeadm string) error {
 		}
 	}
 	u := upgraded{
-		Schema: 1, Version: env.Bundle.Manifest.KubernetesVersion, Mode: mode, Kubeadm: kubeadm,
+		Schema: 1, Version: env.Bundle.Manifest.KubernetesVersion, Mode: started.Mode, Kubeadm: kubeadm,
 		Bundle: env.Bundle.Digest, Finished: env.Clock.Now().UTC(), Images: map[string]string{},
 	}
 	var err error
+	if u.Copies, err = started.made(host, etcdBackupPrefix); err != nil {
+		return err
+	}
 	if u.Files, err = kubeletFiles(ctx, host); err != nil {
 		return err
 	}
@@ -131,7 +109,10 @@ func finish(ctx context.Context, env Env, mode, kubeadm string) error {
 	if err != nil {
 		return err
 	}
-	return host.WriteFile(ctx, upgradedFile, append(data, '\n'), 0o600)
+	if err := host.WriteFile(ctx, upgradedFile, append(data, '\n'), 0o600); err != nil {
+		return err
+	}
+	return host.Remove(startedFile)
 }
 
 func syncFile(host hostexec.FS, p string) error {
@@ -142,35 +123,20 @@ func syncFile(host hostexec.FS, p string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// etcdCopies are kubeadm's copies of etcd's data.
-func etcdCopies(host hostexec.FS) ([]string, error) {
-	entries, err := host.ReadDir(kubeadmTmpDir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	var copies []string
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), "kubeadm-backup-etcd-") {
-			copies = append(copies, path.Join(kubeadmTmpDir, e.Name()))
-		}
-	}
-	return copies, nil
-}
-
-// pruneCopies removes the copies that kubeadm made in this run and never
+// pruneCopies removes the copies of etcd's data that kubeadm made and never
 // removes itself (https://github.com/kubernetes/kubernetes/issues/125357). The
 // snapshot in the run's record has the same content. Others' stay.
 func pruneCopies(env Env) error {
-	started, err := loadIntent(env)
-	if err != nil || started == nil {
+	done, err := loadUpgraded(env)
+	if err != nil || done == nil {
 		return err
 	}
-	copies, err := etcdCopies(env.Host.FS)
-	if err != nil {
-		return err
-	}
-	for _, c := range copies {
-		if slices.Contains(started.EtcdCopies, c) {
+	for _, c := range done.Copies {
+		there, err := env.Host.FS.Exists(c)
+		if err != nil {
+			return err
+		}
+		if !there {
 			continue
 		}
 		env.Log.Info("removing kubeadm's copy of etcd's data", "dir", c)

@@ -55,7 +55,7 @@ func runKubeadm(ctx context.Context, env Env) error {
 // so does the decision how to run it. untouched says that this run has changed
 // nothing yet.
 func awaitKubeadmState(ctx context.Context, env Env, untouched bool) (kubeadmState, error) {
-	started, err := loadIntent(env)
+	started, err := loadIntent(env.Host.FS)
 	if err != nil {
 		return kubeadmState{}, err
 	}
@@ -99,25 +99,22 @@ func (k *kubeadmState) run(ctx context.Context, env Env) error {
 	if err := install(ctx, env, k.stale); err != nil {
 		return err
 	}
-	if k.started == nil {
-		copies, err := etcdCopies(env.Host.FS)
+	if !k.started.resumes(env) {
+		backups, err := kubeadmBackups(env.Host.FS, backupPrefix)
 		if err != nil {
 			return err
 		}
-		k.started = &intent{Mode: mode, Version: target, Started: env.Clock.Now().UTC(), EtcdCopies: copies}
-		if err := env.Record.Save(ctx, intentRecord, k.started); err != nil {
+		k.started = &intent{Mode: mode, Version: target, Started: env.Clock.Now().UTC(), Backups: backups}
+		if err := k.started.save(ctx, env.Host.FS); err != nil {
 			return err
 		}
-	}
-	if err := env.Host.FS.Remove(upgradedFile); err != nil {
-		return err
 	}
 	argv := env.Options.Kubeadm.command(k.binary.Dest, mode, target, ignorable(ctx, env, mode)...)
 	if err := kubeadm(ctx, env, argv); err != nil {
 		return err
 	}
 	// kubeadm has finished, also when our time is up meanwhile.
-	return finish(context.WithoutCancel(ctx), env, mode, k.binary.SHA256)
+	return finish(context.WithoutCancel(ctx), env, k.started, k.binary.SHA256)
 }
 
 // keep takes etcd's snapshot and copies every file that kubeadm may rewrite.

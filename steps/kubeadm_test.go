@@ -55,24 +55,24 @@ func TestKubeadmUpgrade(t *testing.T) {
 		"apply was interrupted after it had uploaded the configuration": {
 			node: []nodeOption{clusterAt(newVersion)},
 			before: func(n *kubeadmNode) {
-				n.save(intentRecord, intent{Mode: modeApply, Version: newVersion})
+				n.started(intent{Mode: modeApply, Version: newVersion})
 			},
 			command: "kubeadm upgrade apply v1.36.3 --yes",
 		},
 		"interrupted with everything at the target": {
 			node: []nodeOption{atTarget, clusterAt(newVersion)},
 			before: func(n *kubeadmNode) {
-				n.save(intentRecord, intent{Mode: modeApply, Version: newVersion})
+				n.started(intent{Mode: modeApply, Version: newVersion})
 			},
 			command: "kubeadm upgrade apply v1.36.3 --yes",
 		},
 		"manifests at the target, the cluster is not": {
 			node: []nodeOption{atTarget}, command: "kubeadm upgrade apply v1.36.3 --yes",
 		},
-		"another version was started in this run": {
+		"another version was started": {
 			node: []nodeOption{clusterAt(newVersion)},
 			before: func(n *kubeadmNode) {
-				n.save(intentRecord, intent{Mode: modeApply, Version: oldVersion})
+				n.started(intent{Mode: modeApply, Version: oldVersion})
 			},
 			command: "kubeadm upgrade node",
 		},
@@ -146,9 +146,12 @@ func TestKubeadmUpgrade(t *testing.T) {
 	}
 }
 
-func (n *kubeadmNode) save(name string, v any) {
+func (n *kubeadmNode) started(i intent) {
 	n.t.Helper()
-	if err := n.env.Record.Save(n.t.Context(), name, v); err != nil {
+	if err := n.fs.MkdirAll(StateDir, 0o700); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := i.save(n.t.Context(), n.fs); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -182,7 +185,7 @@ func TestKubeadmKeepsWhatItChanges(t *testing.T) {
 	if got := n.read(n.env.Record.Path(snapshotFile)); !strings.HasPrefix(got, string(n.etcd.db)) || len(got) != len(n.etcd.db)+32 {
 		t.Errorf("the snapshot has %d bytes, the database %d", len(got), len(n.etcd.db))
 	}
-	copies, err := etcdCopies(n.fs)
+	copies, err := kubeadmBackups(n.fs, etcdBackupPrefix)
 	if err != nil {
 		t.Fatal(err)
 	}
