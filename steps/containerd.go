@@ -59,7 +59,7 @@ type containerdLook struct {
 	notReady error  // what CRI lacks at that version
 	work     containerdWork
 	facts    []Fact
-	blocks   []Block // what must not be overwritten
+	blocks   []Block // why the files cannot be replaced
 }
 
 // stateDir is where containerd keeps what does not outlive the boot.
@@ -86,6 +86,11 @@ func lookAtContainerd(ctx context.Context, env Env) (l containerdLook, err error
 	if l.outdated, err = outdated(ctx, env, l.files); err != nil {
 		return l, err
 	}
+	room, err := roomFor(env, l.outdated)
+	if err != nil {
+		return l, err
+	}
+	l.blocks = append(l.blocks, room...)
 	raise := func(w containerdWork) { l.work = max(l.work, w) }
 	for _, f := range l.files {
 		fact := Fact{Name: f.Dest, Have: f.SHA256[:12], Want: f.SHA256[:12]}

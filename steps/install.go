@@ -46,15 +46,62 @@ func replaceChanges(files []placed) []Change {
 
 // install keeps the originals of the files and replaces each atomically by the
 // bundle's, hashing it again on its way: nothing unverified gets a name on the
-// host. Files that are in place already are written again; it is idempotent.
+// host, and nothing is replaced before all of them lie there. Files that are in
+// place already are written again; it is idempotent.
 func install(ctx context.Context, env Env, files []placed) error {
 	for _, f := range files {
 		if _, err := keepOriginal(ctx, env, f, false); err != nil {
 			return fmt.Errorf("keep the original of %s: %w", f.Dest, err)
 		}
 	}
+	ready, err := prepare(ctx, env, files)
+	defer ready.discard()
+	if err != nil {
+		return err
+	}
+	return ready.commit(env)
+}
+
+// prepared are files that lie beside their places, complete and on the disk.
+type prepared []struct {
+	placed
+	*hostexec.Prepared
+}
+
+// prepare does all of an installation that may fail for want of room, or because
+// the bundle was altered: every file has to be discarded or committed.
+func prepare(ctx context.Context, env Env, files []placed) (prepared, error) {
+	var ready prepared
 	for _, f := range files {
-		if err := installOne(ctx, env, f); err != nil {
+		p, err := prepareOne(ctx, env, f)
+		if err != nil {
+			return ready, fmt.Errorf("install %s: %w", f.Dest, err)
+		}
+		ready = append(ready, struct {
+			placed
+			*hostexec.Prepared
+		}{f, p})
+	}
+	return ready, nil
+}
+
+func prepareOne(ctx context.Context, env Env, f placed) (*hostexec.Prepared, error) {
+	src, err := env.Bundle.OpenFile(f.File)
+	if err != nil {
+		return nil, err
+	}
+	defer src.Close()
+	if err := env.Host.FS.MkdirAll(path.Dir(f.Dest), 0o755); err != nil {
+		return nil, err
+	}
+	return env.Host.FS.Prepare(ctx, hostexec.Replacement{
+		Path: f.Dest, Content: src, SHA256: f.SHA256, Mode: fs.FileMode(f.Mode),
+	})
+}
+
+func (p prepared) commit(env Env) error {
+	for _, f := range p {
+		if err := f.Commit(); err != nil {
 			return fmt.Errorf("install %s: %w", f.Dest, err)
 		}
 		env.Log.Info("installed", "file", f.Dest, "sha256", f.SHA256[:12])
@@ -62,18 +109,11 @@ func install(ctx context.Context, env Env, files []placed) error {
 	return nil
 }
 
-func installOne(ctx context.Context, env Env, f placed) error {
-	src, err := env.Bundle.OpenFile(f.File)
-	if err != nil {
-		return err
+// discard removes what was not committed.
+func (p prepared) discard() {
+	for _, f := range p {
+		f.Discard()
 	}
-	defer src.Close()
-	if err := env.Host.FS.MkdirAll(path.Dir(f.Dest), 0o755); err != nil {
-		return err
-	}
-	return env.Host.FS.Replace(ctx, hostexec.Replacement{
-		Path: f.Dest, Content: src, SHA256: f.SHA256, Mode: fs.FileMode(f.Mode),
-	})
 }
 
 // poll asks ready every interval until it returns nil, or ctx ends: the error

@@ -135,7 +135,7 @@ func TestKubelet(t *testing.T) {
 			set: func(n *kubeletNode) { n.write("/image/bin/kubelet", "kubelet v1.36.X") },
 		},
 		{
-			name: "the bundle's kubectl is corrupt", exit: ExitRolledBack, text: "sha256", running: oldKubelet, kubectl: "kubectl v1.35.4", starts: 1,
+			name: "the bundle's kubectl is corrupt", exit: ExitFailed, text: "sha256", running: oldKubelet, kubectl: "kubectl v1.35.4",
 			set: func(n *kubeletNode) { n.write("/image/bin/kubectl", "kubectl v1.36.X") },
 		},
 		{

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path"
 	"strings"
+
+	"github.com/node-upgrader/node-upgrader/hostexec"
 )
 
 // backupPath is where the original of a replaced file is kept. Next to it, a
@@ -46,7 +48,7 @@ func keepOriginal(ctx context.Context, env Env, f placed, resuming bool) (bool, 
 		}
 		return true, host.Remove(kept)
 	}
-	if err := host.CopyFile(ctx, f.Dest, kept); err != nil {
+	if err := linkOrCopy(ctx, host, f.Dest, kept); err != nil {
 		return false, err
 	}
 	return true, host.Remove(kept + ".absent")
@@ -76,14 +78,34 @@ func backup(ctx context.Context, env Env, dest string) error {
 }
 
 // restore puts the original of dest back, or removes dest where there was none.
+// What was kept is not touched by who writes to dest afterwards.
 func restore(ctx context.Context, env Env, dest string) error {
-	host, kept := env.Host.FS, backupPath(env, dest)
-	absent, err := host.Exists(kept + ".absent")
+	return putBack(env, dest, func(kept string) error { return env.Host.FS.CopyFile(ctx, kept, dest) })
+}
+
+// restoreProgram is restore for what nobody writes to in its place. Where it
+// can, it takes no room on the disk.
+func restoreProgram(ctx context.Context, env Env, dest string) error {
+	return putBack(env, dest, func(kept string) error { return linkOrCopy(ctx, env.Host.FS, kept, dest) })
+}
+
+func putBack(env Env, dest string, put func(kept string) error) error {
+	kept := backupPath(env, dest)
+	absent, err := env.Host.FS.Exists(kept + ".absent")
 	if err != nil {
 		return err
 	}
 	if absent {
-		return host.Remove(dest)
+		return env.Host.FS.Remove(dest)
 	}
-	return host.CopyFile(ctx, kept, dest)
+	return put(kept)
+}
+
+// linkOrCopy copies where no link can be made: to another file system, or on one
+// that has none.
+func linkOrCopy(ctx context.Context, host hostexec.FS, from, to string) error {
+	if host.Link(from, to) == nil {
+		return nil
+	}
+	return host.CopyFile(ctx, from, to)
 }

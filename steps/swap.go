@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// swap replaces the files of a service that has to be stopped for it: stop,
-// replace all, daemon-reload, prepare, start, and then healthy has to return
-// nil before ctx ends. When any of it fails, the originals are put back and
+// swap replaces the files of a service that has to be stopped for it: write all
+// beside their places, stop, rename, daemon-reload, prepare, start, and then
+// healthy has to return nil before ctx ends. A full or read-only disk is found
+// while the service still runs: the error is a plain one then. When any of it fails, the originals are put back and
 // the service is started with them: the error is then a *RolledBackError, or a
 // *RollbackError when that failed too. Where the bundle's files lay there
 // before, there is nothing to go back to, and the error is a plain one. On no
@@ -19,8 +20,6 @@ func swap(ctx context.Context, env Env, s swapped) error {
 	if err != nil {
 		return err
 	}
-	// The originals are kept before the service stops, so that a full disk is
-	// found while it still runs.
 	for _, f := range s.files {
 		there, err := keepOriginal(ctx, env, f, kept.Open)
 		if err != nil {
@@ -30,6 +29,11 @@ func swap(ctx context.Context, env Env, s swapped) error {
 			s.originals = append(s.originals, f.Dest)
 		}
 	}
+	ready, err := prepare(ctx, env, s.files)
+	defer ready.discard()
+	if err != nil {
+		return err
+	}
 	if err := s.save(ctx, env, swapRecord{Open: true}); err != nil {
 		return err
 	}
@@ -38,11 +42,8 @@ func swap(ctx context.Context, env Env, s swapped) error {
 		if err := env.Host.Units.Stop(ctx, s.unit); err != nil {
 			return err
 		}
-		for _, f := range s.files {
-			if err := installOne(ctx, env, f); err != nil {
-				return fmt.Errorf("install %s: %w", f.Dest, err)
-			}
-			env.Log.Info("installed", "file", f.Dest, "sha256", f.SHA256[:12])
+		if err := ready.commit(env); err != nil {
+			return err
 		}
 		return s.start(ctx, env)
 	}()
@@ -129,7 +130,7 @@ func (s swapped) start(ctx context.Context, env Env) error {
 func (s swapped) undo(ctx context.Context, env Env) error {
 	err := env.Host.Units.Stop(ctx, s.unit)
 	for _, dest := range s.originals {
-		err = errors.Join(err, restore(ctx, env, dest))
+		err = errors.Join(err, restoreProgram(ctx, env, dest))
 	}
 	old := s
 	old.healthy = s.recovered

@@ -3,6 +3,8 @@ package steps
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -123,5 +125,39 @@ func TestSwapStartsTheOldOneWithoutReload(t *testing.T) {
 	}
 	if !n.unit().Running() {
 		t.Error("containerd was left stopped")
+	}
+}
+
+// What cannot be installed is found out while the service still runs.
+func TestSwapPreparesBeforeTheStop(t *testing.T) {
+	n := newContainerdNode(t)
+	before := n.tree("usr")
+	n.must(os.WriteFile(filepath.Join(n.env.Bundle.Dir, "bin/runc"), []byte("runc 9.9.9"), 0o755)) //nolint:gosec // a program
+	if err := runContainerd(t.Context(), n.env); ExitCode(err) != ExitFailed {
+		t.Errorf("error: %v", err)
+	}
+	if diff := cmp.Diff(before, n.tree("usr")); diff != "" {
+		t.Error(diff)
+	}
+	if _, stops := n.units.Count(containerdUnit); stops != 0 {
+		t.Error("containerd was stopped")
+	}
+}
+
+func TestRoom(t *testing.T) {
+	n := newContainerdNode(t)
+	for i, f := range n.env.Bundle.Manifest.Files {
+		if f.Name() == "ctr" {
+			n.env.Bundle.Manifest.Files[i].Size = 1 << 60
+		}
+	}
+	state := n.check()
+	if state.Phase != Blocked || len(state.Blocks) != 1 {
+		t.Fatalf("%+v", state)
+	}
+	for _, want := range []string{"disk: /usr/local/bin has ", "installing containerd, containerd-shim-runc-v2, ctr, runc needs 1099511627777 MiB"} {
+		if !strings.Contains(state.Blocks[0].Reason, want) {
+			t.Errorf("%q: no %q", state.Blocks[0].Reason, want)
+		}
 	}
 }
