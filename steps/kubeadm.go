@@ -125,7 +125,7 @@ func (k *kubeadmState) lookAtDisk(ctx context.Context, env Env) (err error) {
 	if k.started, err = loadIntent(env.Host.FS); err != nil {
 		return err
 	}
-	if k.lost, err = lostFiles(env.Host.FS, env.Node.Role); err != nil || len(k.lost) > 0 || env.Node.Role == Worker {
+	if k.lost, err = lostFiles(ctx, env); err != nil || len(k.lost) > 0 || env.Node.Role == Worker {
 		return err
 	}
 	if k.pods, err = staticPods(env.Host.FS); err != nil {

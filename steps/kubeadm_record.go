@@ -30,9 +30,18 @@ type upgraded struct {
 	Copies   []string          `json:"copies,omitempty"` // of etcd's data, made by kubeadm meanwhile
 }
 
-// loadUpgraded returns what finished at this version, nil without it. A record
-// that cannot be read counts for nothing: the upgrade is run again.
+// loadUpgraded returns what finished at this version, nil without it.
 func loadUpgraded(env Env) (*upgraded, error) {
+	u, err := lastUpgraded(env)
+	if err != nil || u == nil || u.Version != env.Bundle.Manifest.KubernetesVersion {
+		return nil, err
+	}
+	return u, nil
+}
+
+// lastUpgraded returns what finished last, nil without it. A record that cannot
+// be read counts for nothing: the upgrade is run again.
+func lastUpgraded(env Env) (*upgraded, error) {
 	data, err := env.Host.FS.ReadFile(upgradedFile)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil //nolint:nilnil // it is optional
@@ -45,7 +54,7 @@ func loadUpgraded(env Env) (*upgraded, error) {
 		env.Log.Warn("ignoring a damaged record", "file", upgradedFile, "reason", err.Error())
 		return nil, nil //nolint:nilnil // as above
 	}
-	if u.Schema != 1 || u.Version != env.Bundle.Manifest.KubernetesVersion {
+	if u.Schema != 1 {
 		return nil, nil //nolint:nilnil // as above
 	}
 	return &u, nil

@@ -23,7 +23,7 @@ func runKubeadm(ctx context.Context, env Env) error {
 	if err := env.Options.Kubeadm.Validate(); err != nil {
 		return err
 	}
-	lost, err := lostFiles(env.Host.FS, env.Node.Role)
+	lost, err := lostFiles(ctx, env)
 	if err != nil {
 		return err
 	}

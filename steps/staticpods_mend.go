@@ -19,11 +19,12 @@ import (
 // lost is a file that a killed kubeadm has taken away, or left without its
 // content: kubeadm renames the old manifest away before it renames the new one
 // in, and fsyncs neither these nor the kubelet's configuration. Backup is
-// kubeadm's own, "" without one.
-type lost struct{ path, backup string }
+// kubeadm's own, "" without one; doubt is why it may not be what was lost.
+type lost struct{ path, backup, doubt string }
 
 // lostFiles finds what a killed kubeadm has left missing or unreadable.
-func lostFiles(fs hostexec.FS, role Role) ([]lost, error) {
+func lostFiles(ctx context.Context, env Env) ([]lost, error) {
+	fs := env.Host.FS
 	var all []lost
 	check := func(file, backups string, readable func([]byte) error) error {
 		data, err := fs.ReadFile(file)
@@ -35,14 +36,14 @@ func lostFiles(fs hostexec.FS, role Role) ([]lost, error) {
 		}
 		backup, err := newestBackup(fs, backups, path.Base(file))
 		if err == nil {
-			all = append(all, lost{file, backup})
+			all = append(all, lost{path: file, backup: backup})
 		}
 		return err
 	}
 	if err := check(kubeletConfig, "kubeadm-kubelet-config-", parseKubeletConfig); err != nil {
 		return nil, err
 	}
-	if role == Worker {
+	if env.Node.Role == Worker {
 		return all, nil
 	}
 	for _, name := range controlPlane() {
@@ -53,7 +54,11 @@ func lostFiles(fs hostexec.FS, role Role) ([]lost, error) {
 			return nil, err
 		}
 	}
-	return withoutExternalEtcd(fs, all)
+	all, err := withoutExternalEtcd(fs, all)
+	if err != nil {
+		return nil, err
+	}
+	return all, weighBackups(ctx, env, all)
 }
 
 // withoutExternalEtcd takes etcd's manifest off the list where etcd is no
@@ -143,7 +148,8 @@ func parseKubeletConfig(data []byte) error {
 	return nil
 }
 
-// lostBlocks are the reasons not to mend: a file without a backup, and more
+// lostBlocks are the reasons not to mend: a file without a backup or with a
+// doubtful one, and more
 // manifests away than one killed kubeadm can have taken, which somebody else
 // must have moved on purpose.
 func lostBlocks(all []lost) []Block {
@@ -154,6 +160,11 @@ func lostBlocks(all []lost) []Block {
 			blocks = append(blocks, Block{
 				Reason: l.path + " is missing or damaged, and kubeadm kept no backup of it",
 				Hint:   "put " + l.path + " back from a backup of the node",
+			})
+		} else if l.doubt != "" {
+			blocks = append(blocks, Block{
+				Reason: l.path + " is missing or damaged, and kubeadm's newest backup may be an old one: " + l.doubt,
+				Hint:   "read " + l.backup + "; if it is what was lost: cp " + l.backup + " " + l.path,
 			})
 		} else if path.Dir(l.path) == manifestsDir {
 			away = append(away, l)
