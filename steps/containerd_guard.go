@@ -31,7 +31,11 @@ func (g *containerdGuard) block(hint, reason string, args ...any) {
 // guardContainerd looks at everything that a restart could break. It changes
 // nothing.
 func guardContainerd(ctx context.Context, env Env, l containerdLook) (containerdGuard, error) {
-	g := containerdGuard{blocks: slices.Clone(l.blocks)}
+	tried, err := triedBefore(env, containerdUnit)
+	if err != nil {
+		return containerdGuard{}, err
+	}
+	g := containerdGuard{blocks: append(slices.Clone(l.blocks), tried...)}
 	if mode := l.daemon.unit.KillMode; mode != "process" {
 		g.block("systemctl edit containerd.service, add [Service] and KillMode=process, then systemctl daemon-reload",
 			"%s has KillMode %q: stopping it would kill the containers", containerdUnit, mode)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/node-upgrader/node-upgrader/image"
@@ -52,6 +53,15 @@ func (k *kubeletUpgrade) check(ctx context.Context, env Env) (State, error) {
 		if err != nil {
 			return State{}, err
 		}
+		tried, err := triedBefore(env, kubeletUnit)
+		if err != nil {
+			return State{}, err
+		}
+		room, err := roomFor(env, found.stale)
+		if err != nil {
+			return State{}, err
+		}
+		blocks = slices.Concat(blocks, tried, room)
 		state.Facts = append(state.Facts, facts...)
 		if len(blocks) > 0 {
 			state.Phase, state.Blocks = Blocked, blocks
@@ -111,7 +121,7 @@ func (k *kubeletUpgrade) run(ctx context.Context, env Env) error {
 	if err != nil {
 		return &HintError{
 			Err:  err,
-			Hint: "journalctl --unit kubelet; then run the upgrader again, or give a drained node back with `upgrader uncordon`",
+			Hint: "journalctl --unit kubelet; mend the cause and run the upgrader with a new --run-id, or give a drained node back with `upgrader uncordon`",
 		}
 	}
 	return nil

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
+
+	"github.com/node-upgrader/node-upgrader/image"
 )
 
 // swap replaces the files of a service that has to be stopped for it: write all
@@ -62,7 +65,14 @@ func swap(ctx context.Context, env Env, s swapped) error {
 	if undo := s.undo(back, env); undo != nil {
 		return &RollbackError{Err: err, Rollback: undo}
 	}
-	if err := s.save(back, env, swapRecord{}); err != nil {
+	var after swapRecord
+	if !errors.Is(ctx.Err(), context.Canceled) { // whoever stops the upgrader says nothing against the files
+		after.Failed = &failedSwap{Reason: err.Error(), Time: env.Clock.Now().UTC()}
+		for _, f := range s.files {
+			after.Failed.SHA256s = append(after.Failed.SHA256s, f.SHA256)
+		}
+	}
+	if err := s.save(back, env, after); err != nil {
 		env.Log.Error("the attempt cannot be recorded", "unit", s.unit, "reason", err.Error())
 	}
 	return &RolledBackError{Err: err}
@@ -73,6 +83,34 @@ type swapRecord struct {
 	// Open means that a swap has begun and neither succeeded nor was taken
 	// back: what lies in backup are its originals.
 	Open bool `json:"open"`
+	// Failed is the last attempt, when it was taken back.
+	Failed *failedSwap `json:"failed,omitempty"`
+}
+
+// failedSwap is an attempt that was taken back.
+type failedSwap struct {
+	SHA256s []string  `json:"sha256s"` // what was tried
+	Reason  string    `json:"reason"`
+	Time    time.Time `json:"time"`
+}
+
+// triedBefore blocks a swap of the unit that this run has tried with these very
+// files and has taken back: without it, whoever starts a failed step again would
+// stop the service again and again. It is for the step's Check.
+func triedBefore(env Env, unit string) ([]Block, error) {
+	kept, err := swapped{unit: unit}.load(env)
+	if err != nil || kept.Failed == nil {
+		return nil, err
+	}
+	for _, sha := range kept.Failed.SHA256s {
+		if !slices.ContainsFunc(env.Bundle.Manifest.Files, func(f image.File) bool { return f.SHA256 == sha }) {
+			return nil, nil
+		}
+	}
+	return []Block{{
+		Reason: fmt.Sprintf("%s: tried at %s and put back: %s", unit, kept.Failed.Time.Format(time.RFC3339), kept.Failed.Reason),
+		Hint:   "mend the cause and run the upgrader with a new --run-id",
+	}}, nil
 }
 
 func (s swapped) record() string { return "swap-" + s.unit }

@@ -161,3 +161,60 @@ func TestRoom(t *testing.T) {
 		}
 	}
 }
+
+// What was put back is not tried again and again, until the run or the files
+// are others.
+func TestSwapIsNotRepeated(t *testing.T) {
+	n := newContainerdNode(t)
+	n.spoil("bin/containerd", "containerd 2.3.7 fails")
+	if err := runContainerd(t.Context(), n.env); ExitCode(err) != ExitRolledBack {
+		t.Fatalf("error: %v", err)
+	}
+	_, stops := n.units.Count(containerdUnit)
+	state := n.check()
+	if state.Phase != Blocked || len(state.Blocks) != 1 || !strings.Contains(state.Blocks[0].Reason, "tried at 2001-09-09T01:46:") ||
+		!strings.Contains(state.Blocks[0].Reason, "start containerd.service") || !strings.Contains(state.Blocks[0].Hint, "--run-id") {
+		t.Errorf("check: %+v", state)
+	}
+	if err := runContainerd(t.Context(), n.env); ExitCode(err) != ExitBlocked {
+		t.Errorf("error: %v", err)
+	}
+	if _, s := n.units.Count(containerdUnit); s != stops {
+		t.Error("containerd was stopped again")
+	}
+	other := n.env
+	other.Record = NewRecord(n.env.Host.FS, "another")
+	if state, err := checkContainerd(t.Context(), other); err != nil || state.Phase != Needed {
+		t.Errorf("another run: %+v %v", state, err)
+	}
+	n.spoil("bin/containerd", "containerd 2.3.7")
+	n.must(runContainerd(t.Context(), n.env))
+}
+
+func TestKubeletIsNotRepeated(t *testing.T) {
+	n := newKubeletNode(t)
+	spoil(func(n *kubeletNode) { n.alive = false })(n)
+	if err := n.step.Run(t.Context(), n.env); ExitCode(err) != ExitRolledBack {
+		t.Fatalf("error: %v", err)
+	}
+	state, err := n.step.Check(t.Context(), n.env)
+	if err != nil || state.Phase != Blocked || !strings.Contains(state.Blocks[0].Reason, "kubelet.service: tried at ") {
+		t.Errorf("%+v %v", state, err)
+	}
+}
+
+// An attempt that somebody stopped says nothing against the files.
+func TestSwapThatWasStoppedIsRepeated(t *testing.T) {
+	n := newContainerdNode(t)
+	ctx, stop := context.WithCancel(t.Context())
+	n.units.OnStart(containerdUnit, func(pid int) error {
+		stop()
+		return n.start(pid)
+	})
+	if err := runContainerd(ctx, n.env); ExitCode(err) != ExitRolledBack {
+		t.Fatalf("error: %v", err)
+	}
+	if state := n.check(); state.Phase != Needed {
+		t.Errorf("%+v", state)
+	}
+}
