@@ -62,9 +62,12 @@ func findContainerd(ctx context.Context, host hostexec.Host) (containerdDaemon, 
 		return d, err
 	}
 	d.binary = host.FS.HostPath(real)
-	argv := unit.ExecStart[len(unit.ExecStart)-1]
+	args, err := unitArgs(host.FS, unit, nil)
+	if err != nil {
+		return d, err
+	}
 	for flag, value := range map[string]*string{"config c": &d.config, "address a": &d.socket, "state": &d.state} {
-		if v, ok := flagValue(argv[1:], strings.Fields(flag)...); ok {
+		if v, ok := flagValue(args, strings.Fields(flag)...); ok {
 			*value = v
 		}
 	}

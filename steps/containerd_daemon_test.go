@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/node-upgrader/node-upgrader/hostexec"
 	"github.com/node-upgrader/node-upgrader/steps/cri"
 )
 
@@ -162,6 +163,22 @@ conf_dir = '/etc/x'
 	config, err = installedConfig(t.Context(), n.env.Host, d)
 	if diff := cmp.Diff([]string{"/opt/cni/bin"}, config.cniDirs()); err != nil || diff != "" {
 		t.Error(err, diff)
+	}
+}
+
+// Flags may be in variables, of the unit or of a file.
+func TestContainerdFlagsInVariables(t *testing.T) {
+	n := newContainerdNode(t)
+	u := n.unit()
+	u.ExecStart = [][]string{{"/usr/local/bin/containerd", "$OPTS", "--state=${STATE}"}}
+	u.Environment = []string{"OPTS=--log-level=debug", "STATE=/run/c"}
+	u.EnvFiles = []hostexec.EnvFile{{Path: "/etc/default/containerd", Optional: true}}
+	n.units.Put(u)
+	n.write("/etc/default/containerd", "OPTS='--config /etc/c.toml -a /run/c.sock'\n", 0o644)
+	d, err := findContainerd(t.Context(), n.env.Host)
+	n.must(err)
+	if diff := cmp.Diff([]string{"/etc/c.toml", "/run/c.sock", "/run/c"}, []string{d.config, d.socket, d.state}); diff != "" {
+		t.Error(diff)
 	}
 }
 
