@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,12 +24,38 @@ const (
 	// OwnLabel is on the upgrader's pods, whatever its value: no drain of ours
 	// evicts them.
 	OwnLabel = "node-upgrader.dev/upgrader"
+	// fieldManager is whom the API server names as the owner of what we wrote.
+	fieldManager = "upgrader"
 )
 
-// ours tells whether the node's cordon is the upgrader's, of whatever run.
+// ours tells whether the node's cordon is the upgrader's, of whatever run. The
+// annotation alone does not: `kubectl uncordon` leaves it, and a cordon that
+// somebody makes later would be taken for ours. The API server keeps who wrote
+// the field last. Where it says nothing of that the cordon is not ours, and
+// stays.
 func ours(node *corev1.Node) bool {
 	_, annotated := node.Annotations[cordonedBy]
-	return annotated && node.Spec.Unschedulable
+	return annotated && node.Spec.Unschedulable &&
+		slices.ContainsFunc(node.ManagedFields, func(e metav1.ManagedFieldsEntry) bool {
+			if e.Manager != fieldManager || e.Subresource != "" || e.FieldsV1 == nil {
+				return false
+			}
+			var fields struct {
+				Spec struct {
+					Unschedulable *struct{} `json:"f:unschedulable"`
+				} `json:"f:spec"`
+			}
+			return json.Unmarshal(e.FieldsV1.Raw, &fields) == nil && fields.Spec.Unschedulable != nil
+		})
+}
+
+// unannotated is the patch that takes an annotation away that has outlived its
+// cordon; nil without one.
+func unannotated(node *corev1.Node) map[string]any {
+	if _, annotated := node.Annotations[cordonedBy]; !annotated {
+		return nil
+	}
+	return map[string]any{"metadata": map[string]any{"annotations": map[string]any{cordonedBy: nil}}}
 }
 
 // cordon makes the node unschedulable in the name of this run. A node that
@@ -36,10 +63,10 @@ func ours(node *corev1.Node) bool {
 // taken over.
 func cordon(ctx context.Context, env Env, client kubernetes.Interface) (*corev1.Node, error) {
 	node, err := patchNode(ctx, env, client, func(node *corev1.Node) map[string]any {
-		if node.Annotations[cordonedBy] == env.Options.RunID && node.Spec.Unschedulable {
-			return nil
-		}
-		if node.Spec.Unschedulable && !ours(node) {
+		switch {
+		case node.Spec.Unschedulable && !ours(node):
+			return unannotated(node)
+		case node.Spec.Unschedulable && node.Annotations[cordonedBy] == env.Options.RunID:
 			return nil
 		}
 		return map[string]any{
@@ -57,8 +84,8 @@ func cordon(ctx context.Context, env Env, client kubernetes.Interface) (*corev1.
 // is, but for an annotation that has outlived its cordon.
 func release(ctx context.Context, env Env, client kubernetes.Interface) error {
 	_, err := patchNode(ctx, env, client, func(node *corev1.Node) map[string]any {
-		if _, annotated := node.Annotations[cordonedBy]; !annotated {
-			return nil
+		if !ours(node) {
+			return unannotated(node)
 		}
 		return map[string]any{
 			"metadata": map[string]any{"annotations": map[string]any{cordonedBy: nil}},
@@ -96,7 +123,7 @@ func patchNode(ctx context.Context, env Env, client kubernetes.Interface, decide
 			if err != nil {
 				return err
 			}
-			node, err = nodes.Patch(ctx, env.Node.Name, types.MergePatchType, data, metav1.PatchOptions{FieldManager: "upgrader"})
+			node, err = nodes.Patch(ctx, env.Node.Name, types.MergePatchType, data, metav1.PatchOptions{FieldManager: fieldManager})
 			return err
 		})
 		// The kubelet and controllers write to the Node all the time.

@@ -88,7 +88,7 @@ func (c *cluster) cordoned() string {
 	n := c.node()
 	by, annotated := n.Annotations[cordonedBy]
 	switch {
-	case annotated && !n.Spec.Unschedulable:
+	case annotated && (!n.Spec.Unschedulable || !ours(n)):
 		return "annotation left"
 	case annotated:
 		return by
@@ -134,7 +134,7 @@ func (c *cluster) patchNode(a ktesting.Action) (bool, kruntime.Object, error) {
 			ResourceVersion string             `json:"resourceVersion"`
 			Annotations     map[string]*string `json:"annotations"`
 		} `json:"metadata"`
-		Spec struct {
+		Spec *struct {
 			Unschedulable *bool `json:"unschedulable"`
 		} `json:"spec"`
 	}
@@ -154,17 +154,19 @@ func (c *cluster) patchNode(a ktesting.Action) (bool, kruntime.Object, error) {
 		}
 		metav1.SetMetaDataAnnotation(&n.ObjectMeta, k, *v)
 	}
-	n.Spec.Unschedulable = patch.Spec.Unschedulable != nil && *patch.Spec.Unschedulable
-	c.touch(n)
+	if patch.Spec != nil {
+		n.Spec.Unschedulable = patch.Spec.Unschedulable != nil && *patch.Spec.Unschedulable
+	}
+	c.touch(n, metav1.UpdateOptions{FieldManager: pa.(interface{ GetPatchOptions() metav1.PatchOptions }).GetPatchOptions().FieldManager})
 	return true, c.node(), nil
 }
 
-// touch stores the node as a new version.
-func (c *cluster) touch(n *corev1.Node) {
+// touch stores the node as a new version, with its field managers.
+func (c *cluster) touch(n *corev1.Node, o ...metav1.UpdateOptions) {
 	c.t.Helper()
 	version, _ := strconv.Atoi(n.ResourceVersion)
 	n.ResourceVersion = strconv.Itoa(version + 1)
-	if err := c.client.Tracker().Update(nodesGVR, n, ""); err != nil {
+	if err := c.client.Tracker().Update(nodesGVR, n, "", o...); err != nil {
 		c.t.Fatal(err)
 	}
 }

@@ -32,8 +32,27 @@ func cordonedNode(by string) func(*corev1.Node) {
 		n.Spec.Unschedulable = true
 		if by != "" {
 			n.Annotations = map[string]string{cordonedBy: by}
+			n.ManagedFields = unschedulableBy(fieldManager)
 		}
 	}
+}
+
+// foreignCordon is a cordon of somebody else's on a node that has kept the
+// annotation of ours.
+func foreignCordon(n *corev1.Node) {
+	cordonedNode("run-1")(n)
+	n.ManagedFields = append(unschedulableBy("kubectl-cordon"), metav1.ManagedFieldsEntry{
+		Manager: fieldManager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
+		FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:annotations":{"f:` + cordonedBy + `":{}}}}`)},
+	})
+}
+
+// unschedulableBy is how the API server names who wrote the cordon.
+func unschedulableBy(manager string) []metav1.ManagedFieldsEntry {
+	return []metav1.ManagedFieldsEntry{{
+		Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
+		FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:unschedulable":{}}}`)},
+	}}
 }
 
 // aPod is a healthy pod on n1 of a ReplicaSet.

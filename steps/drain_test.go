@@ -49,6 +49,7 @@ func TestDrain(t *testing.T) {
 			set: func(c *cluster) { c.env.Options.Drain.PodSelector = "app!=db" }, left: "db upgrade", cordoned: "run-1",
 		},
 		{name: "somebody else's cordon stays theirs", node: cordonedNode(""), objects: []kruntime.Object{aPod("web")}, cordoned: "foreign"},
+		{name: "so does one on a node with our annotation", node: foreignCordon, objects: []kruntime.Object{aPod("web")}, cordoned: "foreign"},
 		{name: "an older run's cordon is taken over", node: cordonedNode("run-0"), objects: []kruntime.Object{aPod("web")}, cordoned: "run-1"},
 		{name: "a conflict", set: func(c *cluster) { c.fail("patch", "nodes", conflict, conflict) }, cordoned: "run-1"},
 		{name: "the API server is away", objects: []kruntime.Object{aPod("web")}, set: func(c *cluster) {

@@ -44,6 +44,9 @@ func (u uncordoner) check(ctx context.Context, env Env) (State, error) {
 	state := State{Phase: Needed, Facts: []Fact{{"node", schedulable(node), want}}}
 	if _, annotated := node.Annotations[cordonedBy]; annotated {
 		state.Changes = []Change{{"uncordon", node.Name}}
+		if !ours(node) {
+			state.Changes = []Change{{"remove", "annotation " + cordonedBy}}
+		}
 		if _, err := env.Admin(ctx); err != nil && !errors.Is(err, ErrAdminElsewhere) {
 			state.Phase, state.Blocks = Blocked, []Block{noAdmin(err)}
 		}

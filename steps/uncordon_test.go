@@ -43,6 +43,8 @@ func TestUncordon(t *testing.T) {
 		{name: "ours", node: []func(*corev1.Node){cordonedNode("run-1")}, check: Needed},
 		{name: "of an older run of ours", node: []func(*corev1.Node){cordonedNode("run-0")}, check: Needed},
 		{name: "somebody else's", node: []func(*corev1.Node){cordonedNode("")}, before: drained{Foreign: true}, check: Done, cordoned: "foreign"},
+		{name: "somebody else's, and our annotation is left", node: []func(*corev1.Node){foreignCordon}, check: Needed, cordoned: "foreign"},
+		{name: "nobody knows whose", node: []func(*corev1.Node){cordonedNode("run-1"), func(n *corev1.Node) { n.ManagedFields = nil }}, check: Needed, cordoned: "foreign"},
 		{name: "not cordoned", check: Done},
 		{name: "uncordoned by somebody else", node: []func(*corev1.Node){cordonedNode("run-1"), func(n *corev1.Node) { n.Spec.Unschedulable = false }}, check: Needed},
 		{name: "a conflict, and the API server away", node: []func(*corev1.Node){cordonedNode("run-1")}, check: Needed, set: func(c *cluster) {
