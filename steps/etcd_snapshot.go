@@ -34,38 +34,51 @@ type snapshot struct {
 	Buckets int       `json:"buckets"`
 }
 
-// takeSnapshot keeps etcd's state as it is before the upgrade, once a run: a
-// later one would be of a half-upgraded cluster. The file is what `etcdutl
-// snapshot restore` takes. It is durable and was checked when takeSnapshot
-// returns; when the stream or the database is damaged, an error is returned
-// and nothing counts as a snapshot.
-func takeSnapshot(ctx context.Context, env Env, m *etcdMember) error {
-	var kept snapshot
-	if there, err := env.Record.Load(snapshotRecord, &kept); err != nil {
-		return err
-	} else if there {
-		if there, err = env.Host.FS.Exists(kept.File); err != nil || there {
-			env.Log.Info("etcd's snapshot was taken before", "file", kept.File, "taken", kept.Taken)
-			return err
+// takeSnapshot keeps etcd's state as it is before kubeadm changes anything.
+// before is the snapshot of an upgrade that is on its way, which stays: a later
+// one would be of a half-upgraded cluster. Without it, one is taken whatever an
+// earlier attempt has kept: the cluster has lived on since. The file is what
+// `etcdutl snapshot restore` takes. It is durable and was checked when
+// takeSnapshot returns; when the stream or the database is damaged, an error is
+// returned, and the last good snapshot stays.
+func takeSnapshot(ctx context.Context, env Env, m *etcdMember, before *snapshot) (*snapshot, error) {
+	host := env.Host.FS
+	if before != nil {
+		if there, err := host.Exists(before.File); err != nil || there {
+			env.Log.Info("etcd's snapshot was taken before", "file", before.File, "taken", before.Taken)
+			return before, err
 		}
-		env.Log.Warn("etcd's snapshot is gone, taking another", "file", kept.File)
+		env.Log.Warn("etcd's snapshot is gone, taking another, of a half-upgraded cluster", "file", before.File)
 	}
-	s, err := m.save(ctx, env, env.Record.Path(snapshotFile))
+	var older snapshot
+	kept, err := env.Record.Load(snapshotRecord, &older)
 	if err != nil {
-		return &HintError{
+		return nil, err
+	}
+	file := env.Record.Path(snapshotFile)
+	if kept && older.File == file {
+		file = env.Record.Path("again-" + snapshotFile)
+	}
+	s, err := m.save(ctx, env, file)
+	if err != nil {
+		return nil, &HintError{
 			Err:  fmt.Errorf("take etcd's snapshot: %w", err),
 			Hint: "crictl logs of etcd's container, df -h " + StateDir + "; then run the upgrader again",
 		}
 	}
-	if s.Buckets, err = checkSnapshot(env.Host.FS, s.File); err != nil {
-		err = errors.Join(fmt.Errorf("check etcd's snapshot: %w", err), env.Host.FS.Remove(s.File))
-		return &HintError{Err: err, Hint: "etcd's database is damaged: etcdutl hashkv and etcdutl check of " + m.dataDir + "/member/snap/db, and see https://etcd.io/docs/latest/op-guide/data_corruption/"}
+	if s.Buckets, err = checkSnapshot(host, s.File); err != nil {
+		err = errors.Join(fmt.Errorf("check etcd's snapshot: %w", err), host.Remove(s.File))
+		return nil, &HintError{Err: err, Hint: "etcd's database is damaged: etcdutl hashkv and etcdutl check of " + m.dataDir + "/member/snap/db, and see https://etcd.io/docs/latest/op-guide/data_corruption/"}
 	}
 	if err := env.Record.Save(ctx, snapshotRecord, s); err != nil {
-		return err
+		return nil, err
 	}
 	env.Log.Info("took etcd's snapshot", "file", s.File, "mib", mib(s.Size), "sha256", s.SHA256[:12], "etcd", s.Etcd)
-	return nil
+	if kept && older.File != s.File {
+		env.Log.Info("removing an older snapshot of etcd", "file", older.File, "taken", older.Taken)
+		return &s, host.Remove(older.File)
+	}
+	return &s, nil
 }
 
 // save streams the snapshot to a file; it gets its name only when the digest

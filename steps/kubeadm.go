@@ -38,6 +38,7 @@ type kubeadmState struct {
 	started *intent // kubeadm was started, and has not finished
 	member  *etcdMember
 
+	onItsWay  bool // it has begun to change the control plane
 	upgrade   bool // `kubeadm upgrade` has to run
 	settled   bool // what shall run does, and is healthy
 	untouched bool // Run has changed nothing yet
@@ -126,6 +127,9 @@ func (k *kubeadmState) lookAtDisk(ctx context.Context, env Env) (err error) {
 		return err
 	}
 	if k.lost, err = lostFiles(ctx, env); err != nil || len(k.lost) > 0 || env.Node.Role == Worker {
+		return err
+	}
+	if k.onItsWay, err = k.started.onItsWay(ctx, env); err != nil {
 		return err
 	}
 	if k.pods, err = staticPods(env.Host.FS); err != nil {
@@ -231,8 +235,8 @@ func (k *kubeadmState) mode(ctx context.Context, env Env) (string, error) {
 	return modeNode, nil
 }
 
-// blocks are all the reasons not to run kubeadm. Once it has been started, the
-// node is on its way: what it left half-done is no reason.
+// blocks are all the reasons not to run kubeadm. Once it has begun to change
+// the control plane, what it left half-done of etcd is no reason.
 func (k *kubeadmState) blocks(ctx context.Context, env Env) ([]Block, error) {
 	if !k.upgrade {
 		return nil, nil
@@ -253,7 +257,7 @@ func (k *kubeadmState) blocks(ctx context.Context, env Env) ([]Block, error) {
 			Hint:   "kubeadm init phase kubeconfig admin",
 		})
 	}
-	if k.member == nil || k.started.resumes(env) {
+	if k.member == nil || k.onItsWay {
 		return blocks, nil
 	}
 	ill, err := k.member.blocks(ctx, env)
@@ -266,7 +270,7 @@ func (k *kubeadmState) changes(ctx context.Context, env Env) ([]Change, error) {
 	for _, l := range k.lost {
 		changes = append(changes, Change{Verb: "restore", Object: l.path})
 	}
-	if k.upgrade && k.member != nil && !k.started.resumes(env) {
+	if k.upgrade && k.member != nil && !k.onItsWay {
 		changes = append(changes, Change{Verb: "add", Object: env.Record.Path(snapshotFile)})
 	}
 	changes = append(changes, replaceChanges(k.stale)...)

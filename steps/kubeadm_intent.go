@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -28,6 +29,48 @@ type intent struct {
 	Version string    `json:"version"`
 	Started time.Time `json:"started"`
 	Backups []string  `json:"backups"` // kubeadm's own that were there before
+	// Manifests are the sha256 of the control plane's before, and Snapshot is
+	// what was taken of etcd then.
+	Manifests map[string]string `json:"manifests,omitempty"`
+	Snapshot  *snapshot         `json:"snapshot,omitempty"`
+	// Resumed: kubeadm was started again after it had begun to change the
+	// control plane, so that the snapshot is older than this attempt.
+	Resumed bool `json:"resumed,omitempty"`
+}
+
+// newIntent is of a kubeadm that is about to start on a node on which it has
+// changed nothing.
+func newIntent(ctx context.Context, env Env, mode string, s *snapshot) (*intent, error) {
+	i := &intent{Mode: mode, Version: env.Bundle.Manifest.KubernetesVersion, Started: env.Clock.Now().UTC(), Snapshot: s}
+	var err error
+	if i.Backups, err = kubeadmBackups(env.Host.FS, backupPrefix); err != nil {
+		return nil, err
+	}
+	i.Manifests, err = manifestDigests(ctx, env.Host.FS)
+	return i, err
+}
+
+// onItsWay tells whether the kubeadm that was started for this version has
+// begun to change the control plane. It makes its directories for backups as
+// the first thing after its preflight checks, and before any manifest.
+func (i *intent) onItsWay(ctx context.Context, env Env) (bool, error) {
+	if !i.resumes(env) {
+		return false, nil
+	}
+	made, err := i.made(env.Host.FS, backupPrefix)
+	if err != nil || len(made) > 0 {
+		return true, err
+	}
+	now, err := manifestDigests(ctx, env.Host.FS)
+	return !maps.Equal(now, i.Manifests), err
+}
+
+func manifestDigests(ctx context.Context, host hostexec.FS) (map[string]string, error) {
+	var files []string
+	for _, name := range controlPlane() {
+		files = append(files, manifestPath(name))
+	}
+	return digests(ctx, host, files...)
 }
 
 // loadIntent returns nil where every kubeadm that was started has finished.

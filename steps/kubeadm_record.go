@@ -27,7 +27,8 @@ type upgraded struct {
 	Finished time.Time         `json:"finished"`
 	Files    map[string]string `json:"files"`            // sha256 of the kubelet's configuration and flags
 	Images   map[string]string `json:"images,omitempty"` // of the static pods, as kubeadm wrote them
-	Copies   []string          `json:"copies,omitempty"` // of etcd's data, made by kubeadm meanwhile
+	Copies   []string          `json:"copies,omitempty"` // kubeadm's, of etcd's data, that Snapshot makes needless
+	Snapshot *snapshot         `json:"snapshot,omitempty"`
 }
 
 // loadUpgraded returns what finished at this version, nil without it.
@@ -67,8 +68,13 @@ func (u *upgraded) fits(ctx context.Context, env Env) (bool, error) {
 }
 
 func kubeletFiles(ctx context.Context, host hostexec.FS) (map[string]string, error) {
+	return digests(ctx, host, kubeletConfig, kubeletFlagsFile)
+}
+
+// digests are the sha256 of the files that are there.
+func digests(ctx context.Context, host hostexec.FS, paths ...string) (map[string]string, error) {
 	files := map[string]string{}
-	for _, p := range []string{kubeletConfig, kubeletFlagsFile} {
+	for _, p := range paths {
 		digest, err := host.Digest(ctx, p)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
@@ -97,9 +103,10 @@ func finish(ctx context.Context, env Env, started *intent, kubeadm string) error
 	u := upgraded{
 		Schema: 1, Version: env.Bundle.Manifest.KubernetesVersion, Mode: started.Mode, Kubeadm: kubeadm,
 		Bundle: env.Bundle.Digest, Finished: env.Clock.Now().UTC(), Images: map[string]string{},
+		Snapshot: started.Snapshot,
 	}
 	var err error
-	if u.Copies, err = started.made(host, etcdBackupPrefix); err != nil {
+	if u.Copies, err = started.needless(env); err != nil {
 		return err
 	}
 	if u.Files, err = kubeletFiles(ctx, host); err != nil {
@@ -132,12 +139,31 @@ func syncFile(host hostexec.FS, p string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// pruneCopies removes the copies of etcd's data that kubeadm made and never
-// removes itself (https://github.com/kubernetes/kubernetes/issues/125357). The
-// snapshot in the run's record has the same content. Others' stay.
+// needless are the copies that kubeadm made of etcd's data while it ran, where
+// the snapshot was taken right before this very start of it, on an unchanged
+// node. Where kubeadm was resumed, a copy may hold hours that the snapshot does
+// not: it is left to the node's administrator, as are all older ones.
+func (i *intent) needless(env Env) ([]string, error) {
+	copies, err := i.made(env.Host.FS, etcdBackupPrefix)
+	if err != nil || len(copies) == 0 {
+		return nil, err
+	}
+	if i.Snapshot == nil || i.Resumed {
+		env.Log.Warn("kubeadm's copies of etcd's data stay: they may be newer than the snapshot", "dirs", copies)
+		return nil, nil
+	}
+	return copies, nil
+}
+
+// pruneCopies removes the needless copies of etcd's data, which kubeadm never
+// does (https://github.com/kubernetes/kubernetes/issues/125357), as long as the
+// snapshot is there.
 func pruneCopies(env Env) error {
 	done, err := loadUpgraded(env)
-	if err != nil || done == nil {
+	if err != nil || done == nil || done.Snapshot == nil {
+		return err
+	}
+	if there, err := env.Host.FS.Exists(done.Snapshot.File); err != nil || !there {
 		return err
 	}
 	for _, c := range done.Copies {

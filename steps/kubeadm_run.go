@@ -93,24 +93,25 @@ func (k *kubeadmState) run(ctx context.Context, env Env) error {
 	if err != nil {
 		return err
 	}
-	if err := k.keep(ctx, env); err != nil {
+	s, err := k.keep(ctx, env)
+	if err != nil {
 		return err
 	}
 	if err := install(ctx, env, k.stale); err != nil {
 		return err
 	}
-	if !k.started.resumes(env) {
-		backups, err := kubeadmBackups(env.Host.FS, backupPrefix)
-		if err != nil {
+	if !k.onItsWay {
+		if k.started, err = newIntent(ctx, env, mode, s); err != nil {
 			return err
 		}
-		k.started = &intent{Mode: mode, Version: target, Started: env.Clock.Now().UTC(), Backups: backups}
-		if err := k.started.save(ctx, env.Host.FS); err != nil {
-			return err
-		}
+	} else {
+		k.started.Snapshot, k.started.Resumed = s, true
+	}
+	if err := k.started.save(ctx, env.Host.FS); err != nil {
+		return err
 	}
 	argv := env.Options.Kubeadm.command(k.binary.Dest, mode, target, ignorable(ctx, env, mode)...)
-	if err := kubeadm(ctx, env, argv); err != nil {
+	if err := kubeadm(ctx, env, argv, s); err != nil {
 		return err
 	}
 	// kubeadm has finished, also when our time is up meanwhile.
@@ -118,19 +119,22 @@ func (k *kubeadmState) run(ctx context.Context, env Env) error {
 }
 
 // keep takes etcd's snapshot and copies every file that kubeadm may rewrite.
-func (k *kubeadmState) keep(ctx context.Context, env Env) error {
-	if env.Node.Role == ControlPlane {
-		if k.member == nil {
-			env.Log.Info("etcd is no static pod of this node: no snapshot is taken")
-		} else if err := takeSnapshot(ctx, env, k.member); err != nil {
-			return refuse(ctx, k.untouched, err)
+func (k *kubeadmState) keep(ctx context.Context, env Env) (s *snapshot, err error) {
+	if k.onItsWay {
+		s = k.started.Snapshot
+	}
+	if k.member != nil {
+		if s, err = takeSnapshot(ctx, env, k.member, s); err != nil {
+			return nil, refuse(ctx, k.untouched, err)
 		}
+	} else if env.Node.Role == ControlPlane {
+		env.Log.Info("etcd is no static pod of this node: no snapshot is taken")
 	}
 	files := []string{kubeletConfig, kubeletFlagsFile, path.Join(path.Dir(kubeletConfig), "instance-config.yaml")}
 	for _, dir := range []struct{ path, suffix string }{{kubernetesDir, ".conf"}, {manifestsDir, ".yaml"}} {
 		entries, err := env.Host.FS.ReadDir(dir.path)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
+			return nil, err
 		}
 		for _, e := range entries {
 			if strings.HasSuffix(e.Name(), dir.suffix) && !strings.HasPrefix(e.Name(), ".") && !e.IsDir() {
@@ -140,15 +144,15 @@ func (k *kubeadmState) keep(ctx context.Context, env Env) error {
 	}
 	for _, f := range files {
 		if err := backup(ctx, env, f); err != nil {
-			return fmt.Errorf("keep %s: %w", f, err)
+			return nil, fmt.Errorf("keep %s: %w", f, err)
 		}
 	}
-	return nil
+	return s, nil
 }
 
 // kubeadm runs kubeadm to its end, whatever happens to ctx: killed between two
-// renames it would take a static pod away.
-func kubeadm(ctx context.Context, env Env, argv []string) error {
+// renames it would take a static pod away. s is etcd's snapshot, nil without.
+func kubeadm(ctx context.Context, env Env, argv []string, s *snapshot) error {
 	log := env.Record.Path(kubeadmLog)
 	if err := env.Record.Init(); err != nil {
 		return err
@@ -174,8 +178,8 @@ func kubeadm(ctx context.Context, env Env, argv []string) error {
 		return nil
 	}
 	hint := "read " + log + "; when its cause is mended, run the upgrader again: it resumes with the same command"
-	if there, _ := env.Host.FS.Exists(env.Record.Path(snapshotFile)); there {
-		hint += "; etcd as it was before is in " + env.Record.Path(snapshotFile)
+	if s != nil {
+		hint += "; etcd as it was at " + s.Taken.Format(time.RFC3339) + " is in " + s.File
 	}
 	return &HintError{Err: err, Hint: hint}
 }

@@ -207,6 +207,10 @@ func upgrade(ctx context.Context, m host.Machine) (measured, error) {
 	r.seconds = time.Since(start).Seconds()
 	var caller struct {
 		PeakMiB float64 `json:"peakMiB"`
+		Results []struct {
+			Step    string
+			Seconds float64
+		}
 	}
 	if err := json.Unmarshal([]byte(res.Stdout), &caller); err != nil {
 		return r, err
@@ -216,6 +220,12 @@ func upgrade(ctx context.Context, m host.Machine) (measured, error) {
 		return r, err
 	}
 	r.peakMiB = caller.PeakMiB // staging happens in the caller
+	inSteps := 0.0
+	for _, s := range caller.Results {
+		fmt.Printf("  %-12s %6.1f s\n", s.Step, s.Seconds)
+		inSteps += s.Seconds
+	}
+	fmt.Printf("  %-12s %6.1f s\n", "looking", r.seconds-inSteps)
 	if err := json.Unmarshal([]byte(unit.Stdout), &caller); err != nil {
 		return r, err
 	}
