@@ -70,8 +70,15 @@ func awaitKubeadmState(ctx context.Context, env Env, untouched bool) (kubeadmSta
 		return k, err
 	}
 	k.untouched = untouched
-	blocks, err := k.blocks(ctx, env)
-	if err == nil && len(blocks) > 0 {
+	if !k.upgrade && len(k.stale) == 0 {
+		return k, nil
+	}
+	blocks, err := againstCluster(ctx, env)
+	if err != nil {
+		return k, refuse(ctx, untouched, err)
+	}
+	more, err := k.blocks(ctx, env)
+	if blocks = append(blocks, more...); err == nil && len(blocks) > 0 {
 		err = &BlockedError{Blocks: blocks}
 	}
 	return k, err

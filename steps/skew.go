@@ -3,6 +3,7 @@ package steps
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/util/version"
 
@@ -80,7 +81,28 @@ func (v versions) blocks() []Block {
 		add("upgrade the control plane first",
 			"the API server is at v%s and the bundle's kubelet at v%s: a kubelet may not be ahead of its API server", v.apiServer, v.bundleKubelet)
 	}
+	if v.role == Worker && v.cluster != nil && minors(v.bundleKubeadm, v.cluster) > 0 {
+		add("use a bundle of the cluster's minor version",
+			"the cluster (ClusterConfiguration) is at v%s, and the bundle's kubeadm v%s does not know the configuration of its kubelets", v.cluster, v.bundleKubeadm)
+	}
 	return blocks
+}
+
+// againstCluster is asked where the API server answers and something is about
+// to change: an earlier Skew may not have reached it. A worker's upgrade
+// depends on what only the API server tells.
+func againstCluster(ctx context.Context, env Env) ([]Block, error) {
+	v, facts, err := findVersions(ctx, env)
+	if err != nil {
+		return nil, fmt.Errorf("compare versions: %w", err)
+	}
+	if v.role == Worker && (v.apiServer == nil || v.cluster == nil) {
+		return nil, &HintError{
+			Err:  fmt.Errorf("compare versions: those of the cluster cannot be told: %s", unknown(facts)),
+			Hint: "kubectl --kubeconfig " + kubeletConf + " -n kube-system get configmap kubeadm-config",
+		}
+	}
+	return v.blocks(), nil
 }
 
 // bundleBlocks are the reasons that the bundle alone gives.
@@ -135,4 +157,15 @@ func bundleVersions(b *image.Bundle) (v versions, err error) {
 		}
 	}
 	return v, nil
+}
+
+// unknown are the facts that could not be told, in words.
+func unknown(facts []Fact) string {
+	var parts []string
+	for _, f := range facts {
+		if strings.HasPrefix(f.Have, "unknown: ") {
+			parts = append(parts, f.Name+" is "+f.Have)
+		}
+	}
+	return strings.Join(parts, ", ")
 }

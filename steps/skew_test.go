@@ -1,11 +1,13 @@
 package steps
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/util/version"
@@ -46,7 +48,9 @@ func TestSkewRules(t *testing.T) {
 		"worker after its control plane":    {role: Worker, target: "1.36.3", kubelet: "1.35.4", apiServer: "1.36.3", clusterIsAt: "1.36.3"},
 		"worker ahead by a minor":           {role: Worker, target: "1.36.3", kubelet: "1.35.4", apiServer: "1.35.4", clusterIsAt: "1.35.4", want: []string{"the API server is at v1.35.4 and the bundle's kubelet at v1.36.3"}},
 		"worker ahead by a patch":           {role: Worker, target: "1.36.3", kubelet: "1.36.1", apiServer: "1.36.1", want: []string{"may not be ahead"}},
-		"worker behind a newer cluster":     {role: Worker, target: "1.36.3", kubelet: "1.35.4", apiServer: "1.37.1", clusterIsAt: "1.37.1"},
+		"worker behind a newer cluster":     {role: Worker, target: "1.36.3", kubelet: "1.35.4", apiServer: "1.37.1", clusterIsAt: "1.37.1", want: []string{"the cluster (ClusterConfiguration) is at v1.37.1, and the bundle's kubeadm v1.36.3 does not know"}},
+		"worker behind a newer patch":       {role: Worker, target: "1.36.3", kubelet: "1.35.4", apiServer: "1.36.5", clusterIsAt: "1.36.5"},
+		"worker, the cluster half-way up":   {role: Worker, target: "1.36.3", kubelet: "1.35.4", apiServer: "1.37.1", clusterIsAt: "1.36.3"},
 		"worker leaps to its control plane": {role: Worker, target: "1.36.3", kubelet: "1.34.2", apiServer: "1.36.3", clusterIsAt: "1.36.3"},
 		"worker, no API server":             {role: Worker, target: "1.36.3", kubelet: "1.35.4"},
 		"worker down":                       {role: Worker, target: "1.35.4", kubelet: "1.36.3", apiServer: "1.36.3", want: []string{"the kubelet is at v1.36.3, newer than the bundle's v1.35.4"}},
@@ -179,5 +183,39 @@ func TestSkewOfABadBundle(t *testing.T) {
 	n.env.Bundle.Manifest.Components = []image.Component{{Name: image.Kubeadm, Version: "newest"}}
 	if _, _, err := Skew(t.Context(), n.env); err == nil || !strings.Contains(err.Error(), "kubeadm in the bundle") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// A worker whose API server was away when versions were compared is refused
+// when it answers, before anything has changed.
+func TestSkewAskedAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		node []nodeOption
+		want string
+	}{
+		"the control plane is older": {[]nodeOption{worker, apiServerAt(oldVersion), clusterAt(oldVersion)}, "the API server is at v1.35.4"},
+		"the cluster is newer":       {[]nodeOption{worker, apiServerAt("v1.37.1"), clusterAt("v1.37.1")}, "does not know the configuration"},
+		"the cluster is unknown":     {[]nodeOption{worker, clusterAt("?")}, "cannot be told"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newKubeadmNode(t, tc.node...)
+			n.apiDown = &url.Error{Op: "Get", Err: errors.New("connection refused")}
+			if blocks, _, err := Skew(t.Context(), n.env); err != nil || len(blocks) > 0 {
+				t.Fatalf("blocks %+v, error %v", blocks, err)
+			}
+			sleep := n.env.Clock.Sleep
+			n.env.Clock.Sleep = func(ctx context.Context, d time.Duration) error {
+				n.apiDown = nil
+				return sleep(ctx, d)
+			}
+			before := n.tree()
+			err := n.run()
+			if err == nil || ExitCode(err) != ExitBlocked || !strings.Contains(err.Error(), tc.want) || len(Hints(err)) == 0 {
+				t.Errorf("error %v (exit code %d), want %q", err, ExitCode(err), tc.want)
+			}
+			if diff := cmp.Diff(before, n.tree()); diff != "" {
+				t.Errorf("the node was changed (-before +after):\n%s", diff)
+			}
+		})
 	}
 }
