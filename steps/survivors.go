@@ -21,7 +21,9 @@ const (
 type survey struct {
 	// Daemon is the containerd that was asked. While it runs nothing has
 	// happened yet.
-	Daemon     process         `json:"daemon"`
+	Daemon process `json:"daemon"`
+	// Boot is the kernel's id of the boot in which they ran.
+	Boot       string          `json:"boot,omitempty"`
 	Containers []cri.Container `json:"containers"`
 	// Compared means that what became of them is known and was reported.
 	Compared bool `json:"compared"`
@@ -72,7 +74,7 @@ func surveyContainers(ctx context.Context, env Env, daemonPID int) error {
 	if err != nil {
 		return err
 	}
-	if found && !kept.Compared && kept.Daemon != now {
+	if found && !kept.Compared && kept.Daemon != now && !kept.rebooted(env) {
 		env.Log.Info("resuming", "containers", len(kept.Containers))
 		return nil
 	}
@@ -86,8 +88,12 @@ func surveyContainers(ctx context.Context, env Env, daemonPID int) error {
 		// A containerd that does not work is no reason not to replace it.
 		env.Log.Warn("containers cannot be compared, containerd does not answer", "reason", err.Error())
 	}
-	return env.Record.Save(ctx, containersBefore, survey{Daemon: now, Containers: containers})
+	return env.Record.Save(ctx, containersBefore, survey{Daemon: now, Boot: env.Staging.BootID, Containers: containers})
 }
+
+// rebooted tells whether the machine has been started anew since: no container
+// of before can run any more, and the numbers of its processes are others'.
+func (s survey) rebooted(env Env) bool { return s.Boot != env.Staging.BootID }
 
 func processOf(env Env, pid int) (process, error) {
 	if pid <= 0 {
@@ -117,6 +123,11 @@ func compareContainers(ctx context.Context, env Env, patience time.Duration) err
 	found, err := env.Record.Load(containersBefore, &kept)
 	if err != nil || !found || kept.Compared {
 		return err
+	}
+	if kept.rebooted(env) {
+		env.Log.Warn("the machine was rebooted, containers cannot be compared", "before", len(kept.Containers))
+		kept.Compared = true
+		return env.Record.Save(ctx, containersBefore, kept)
 	}
 	var changed []ChangedContainer
 	waiting, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not within %s", patience))

@@ -117,6 +117,30 @@ func TestSurveyIsTakenAgain(t *testing.T) {
 	}
 }
 
+// After a reboot in the middle of an attempt nothing of before can still run.
+func TestContainersAreNotComparedAcrossReboots(t *testing.T) {
+	n := newContainerdNode(t)
+	n.env.Staging.BootID = "one"
+	n.must(runContainerd(t.Context(), n.env))
+	before := survey{Daemon: process{1, 2}, Boot: "one", Containers: []cri.Container{{ID: "a", Pod: "a", Name: "a", PID: 9, Started: 9}}}
+	n.must(n.env.Record.Save(t.Context(), containersBefore, before))
+	n.env.Staging.BootID = "two"
+	n.must(runContainerd(t.Context(), n.env))
+	if want := "the machine was rebooted, containers cannot be compared"; !strings.Contains(n.log.String(), want) {
+		t.Errorf("log: %s", n.log)
+	}
+	if got := n.check(); got.Phase != Done {
+		t.Errorf("after: %+v", got)
+	}
+	// The next attempt of an interrupted one takes a survey of its own.
+	n.must(n.env.Record.Save(t.Context(), containersBefore, before))
+	n.must(surveyContainers(t.Context(), n.env, n.unit().MainPID))
+	var kept survey
+	if _, err := n.env.Record.Load(containersBefore, &kept); err != nil || kept.Boot != "two" || len(kept.Containers) != 0 {
+		t.Errorf("%+v %v", kept, err)
+	}
+}
+
 func (n *containerdNode) end(pid int) {
 	n.must(os.RemoveAll(filepath.Join(n.root, "proc", strconv.Itoa(pid))))
 }
