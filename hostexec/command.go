@@ -16,6 +16,11 @@ import (
 // is read and dropped, so that the program never blocks on a full pipe.
 const maxOutput = 1 << 20
 
+// ErrNotOnHost is in the error of a command that was not tried, since this
+// process is in a container in which the host's programs cannot run. It says
+// nothing of the program.
+var ErrNotOnHost = errors.New("not on the host")
+
 // Command is a program with its arguments; no shell ever sees it.
 type Command struct {
 	Argv []string

@@ -98,6 +98,10 @@ func (g *containerdGuard) guardConfig(ctx context.Context, env Env, l containerd
 		return err
 	}
 	config, err := dumpConfig(ctx, env.Host, binary, l.daemon.config)
+	if errors.Is(err, hostexec.ErrNotOnHost) {
+		g.facts = append(g.facts, Fact{Name: "new containerd's trial", Have: notTried})
+		return nil
+	}
 	var refused *hostexec.CommandError
 	if errors.As(err, &refused) && ctx.Err() == nil {
 		why := strings.TrimSpace(refused.Stderr)
@@ -123,7 +127,7 @@ func (g *containerdGuard) guardConfig(ctx context.Context, env Env, l containerd
 		g.block(l.daemon.config+": set SystemdCgroup of the runtime runc where containerd "+wantContainerd(env)+" reads it",
 			"the cgroup driver would change from %s to %s", before, after)
 	}
-	return nil
+	return g.guardSandboxImage(ctx, env, l.config, config)
 }
 
 // guardShims looks for containers that the starting containerd would lose.

@@ -59,9 +59,10 @@ type drained struct {
 const drainRecord = "drain"
 
 // disturbed names the protected steps that are about to disturb the node's
-// pods: those that are Needed and restart something. One that only waits for
+// pods: those that are not Done and restart something. One that only waits for
 // the node's health, or that adds a file, is no reason to drain. A Blocked step
-// is none either: the run is refused for it.
+// is one: all that is in the way is named at once, and what blocks it may be
+// gone when its turn comes.
 func disturbed(ctx context.Context, env Env, protects []Step) ([]string, error) {
 	var names []string
 	var unknown error
@@ -71,7 +72,7 @@ func disturbed(ctx context.Context, env Env, protects []Step) ([]string, error) 
 		switch {
 		case err != nil:
 			unknown = errors.Join(unknown, fmt.Errorf("does %s need it: %w", s.Name, err))
-		case state.Phase == Needed && restarts:
+		case state.Phase != Done && restarts:
 			names = append(names, s.Name)
 		}
 	}

@@ -211,7 +211,8 @@ func TestDrainCheck(t *testing.T) {
 		{name: "nothing is disturbed", protect: &State{Phase: Done}, objects: []kruntime.Object{aPod("web")}, want: Done},
 		{name: "only kubectl is replaced", protect: &State{Phase: Needed, Changes: []Change{{"replace", "/usr/bin/kubectl"}}}, want: Done},
 		{name: "it waits for its health only", protect: &State{Phase: Needed}, want: Done},
-		{name: "it is blocked itself", protect: &State{Phase: Blocked, Changes: []Change{{"restart", kubeletUnit}}}, want: Done},
+		{name: "it is blocked itself", protect: &State{Phase: Blocked, Changes: []Change{{"restart", kubeletUnit}}}, want: Needed, changes: "cordon n1"},
+		{name: "it is blocked, and so is the drain", protect: &State{Phase: Blocked, Changes: []Change{{"restart", kubeletUnit}}}, want: Blocked, objects: []kruntime.Object{aPod("web"), aBudget("web", 0, 1, 1)}, blocks: "default/web", changes: "cordon n1, evict default/web"},
 		{name: "done needs no credentials", protect: &State{Phase: Done}, want: Done, set: func(c *cluster) {
 			c.env.Admin = func(context.Context) (kubernetes.Interface, error) { return nil, errors.New("none") }
 		}},

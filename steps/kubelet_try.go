@@ -215,7 +215,11 @@ func untried(err error) ([]Block, []Fact, error) {
 	if errors.As(err, &bad) {
 		return nil, nil, err
 	}
-	return nil, []Fact{{Name: "new kubelet's trial", Have: err.Error()}}, nil
+	have := err.Error()
+	if errors.Is(err, hostexec.ErrNotOnHost) {
+		have = notTried
+	}
+	return nil, []Fact{{Name: "new kubelet's trial", Have: have}}, nil
 }
 
 // strippedBy are the flags that `kubeadm upgrade` of a version takes out of

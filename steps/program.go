@@ -8,6 +8,10 @@ import (
 	"github.com/node-upgrader/node-upgrader/image"
 )
 
+// notTried is what is found of a program in a container where it cannot run:
+// the step's own container will try it.
+const notTried = "not tried here"
+
 // program is the path of one of the bundle's own programs, to be run from the
 // bundle before anything of it is installed. Each byte of it was compared with
 // the manifest: what the manifest does not name is never run. A difference is

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
+	"github.com/node-upgrader/node-upgrader/hostexec"
 	"github.com/node-upgrader/node-upgrader/hostexec/hostexectest"
 	"github.com/node-upgrader/node-upgrader/image"
 )
@@ -60,4 +62,30 @@ func TestLookEndsAtABadBundle(t *testing.T) {
 	if ExitCode(err) != ExitBlocked {
 		t.Errorf("exit %d: %v", ExitCode(err), err)
 	}
+}
+
+// In the drain's container no program of the host can run. That says nothing
+// of the new ones: the steps that the drain protects are needed, not blocked.
+func TestNotTriedInAContainer(t *testing.T) {
+	kubelet, containerd := newKubeletNode(t), newContainerdNode(t)
+	for _, tc := range []struct {
+		step Step
+		env  Env
+	}{{kubelet.step, kubelet.env}, {containerdStep(), containerd.env}} {
+		tc.env.Host.Commands = elsewhere{}
+		state, err := tc.step.Check(t.Context(), tc.env)
+		if err != nil || state.Phase != Needed || len(state.Blocks) > 0 {
+			t.Errorf("%s: %+v, %v", tc.step.Name, state, err)
+		}
+		if want := (Fact{Name: "new " + tc.step.Name + "'s trial", Have: notTried}); !slices.Contains(state.Facts, want) {
+			t.Errorf("%s: facts %+v lack %+v", tc.step.Name, state.Facts, want)
+		}
+	}
+}
+
+// elsewhere runs nothing.
+type elsewhere struct{}
+
+func (elsewhere) Run(_ context.Context, c hostexec.Command) (hostexec.Output, error) {
+	return hostexec.Output{}, &hostexec.CommandError{Argv: c.Argv, Code: -1, Err: hostexec.ErrNotOnHost}
 }

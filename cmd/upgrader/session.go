@@ -143,5 +143,5 @@ func newProbe() func(context.Context, string) error {
 type noCommands struct{}
 
 func (noCommands) Run(_ context.Context, c hostexec.Command) (hostexec.Output, error) {
-	return hostexec.Output{}, &hostexec.CommandError{Argv: c.Argv, Code: -1, Err: errors.New("not on the host")}
+	return hostexec.Output{}, &hostexec.CommandError{Argv: c.Argv, Code: -1, Err: hostexec.ErrNotOnHost}
 }
