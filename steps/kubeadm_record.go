@@ -91,13 +91,13 @@ func digests(ctx context.Context, host hostexec.FS, paths ...string) (map[string
 // that it has finished. Only then the intent goes.
 func finish(ctx context.Context, env Env, started *intent, kubeadm string) error {
 	host := env.Host.FS
-	written := []string{kubeletConfig, kubeletFlagsFile, path.Dir(kubeletConfig), kubernetesDir, manifestsDir}
-	for _, name := range controlPlane() {
-		written = append(written, manifestPath(name))
-	}
-	for _, p := range written {
-		if err := syncFile(host, p); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("make %s durable: %w", p, err)
+	for _, dir := range kubeadmWrites() {
+		there, err := host.Exists(dir.path)
+		if err == nil && (there || !dir.optional) {
+			err = host.SyncFS(dir.path)
+		}
+		if err != nil {
+			return fmt.Errorf("make durable what kubeadm wrote: %w", err)
 		}
 	}
 	u := upgraded{
@@ -131,12 +131,19 @@ func finish(ctx context.Context, env Env, started *intent, kubeadm string) error
 	return host.Remove(startedFile)
 }
 
-func syncFile(host hostexec.FS, p string) error {
-	f, err := host.Open(p)
-	if err != nil {
-		return err
+type written struct {
+	path     string
+	optional bool
+}
+
+// kubeadmWrites are the directories that kubeadm writes to: the manifests, the
+// *.conf, certificates and keys that it renews, the kubelet's files. Any of
+// them may be a file system of its own.
+func kubeadmWrites() []written {
+	return []written{
+		{path: kubernetesDir}, {path: path.Dir(kubeletConfig)},
+		{path: manifestsDir, optional: true}, {path: path.Dir(apiServerCert), optional: true},
 	}
-	return errors.Join(f.Sync(), f.Close())
 }
 
 // needless are the copies that kubeadm made of etcd's data while it ran, where
