@@ -53,7 +53,7 @@ func runKubeadm(ctx context.Context, env Env) error {
 
 // awaitKubeadmState looks when the API server answers: kubeadm needs it, and
 // so does the decision how to run it. untouched says that this run has changed
-// nothing yet.
+// nothing yet: only then what blocks is a *BlockedError.
 func awaitKubeadmState(ctx context.Context, env Env, untouched bool) (kubeadmState, error) {
 	started, err := loadIntent(env.Host.FS)
 	if err != nil {
@@ -78,8 +78,12 @@ func awaitKubeadmState(ctx context.Context, env Env, untouched bool) (kubeadmSta
 		return k, refuse(ctx, untouched, err)
 	}
 	more, err := k.blocks(ctx, env)
-	if blocks = append(blocks, more...); err == nil && len(blocks) > 0 {
-		err = &BlockedError{Blocks: blocks}
+	if blocks = append(blocks, more...); err != nil || len(blocks) == 0 {
+		return k, err
+	}
+	err = &BlockedError{Blocks: blocks}
+	if !untouched {
+		err = &HintError{Err: errors.New(err.Error()), Hint: strings.Join(Hints(err), "; ")}
 	}
 	return k, err
 }
