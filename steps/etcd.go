@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -197,27 +198,43 @@ func tooOldEtcd(have string, env Env) []Block {
 
 // spaceBlocks: our snapshot, and kubeadm's copies of the data directory, one
 // an attempt, which it never removes (https://github.com/kubernetes/kubernetes/issues/125357).
+// What lies on one file system is added up.
 func (m *etcdMember) spaceBlocks(fs hostexec.FS, record string, size int64) ([]Block, error) {
 	data, err := treeSize(fs, m.dataDir)
 	if err != nil {
 		return nil, fmt.Errorf("measure etcd's data: %w", err)
 	}
-	var blocks []Block
+	type disk struct {
+		free  hostexec.Space
+		dir   string
+		bytes int64
+		needs []string
+	}
+	var disks []disk
 	for _, need := range []struct {
 		dir, what string
 		bytes     int64
 	}{
-		{record, "etcd's snapshot", size + size/10},
-		{kubeadmTmpDir, "kubeadm's copies of etcd's data", 3 * data},
+		{record, "etcd's snapshot needs", size + size/10},
+		{kubeadmTmpDir, "kubeadm's copies of etcd's data need", 3 * data},
 	} {
 		free, err := fs.Free(need.dir)
 		if err != nil {
 			return nil, err
 		}
-		if free.Bytes < uint64(need.bytes) { //nolint:gosec // sizes are not negative
+		i := slices.IndexFunc(disks, func(d disk) bool { return d.free.ID == free.ID })
+		if i < 0 {
+			i, disks = len(disks), append(disks, disk{free: free, dir: need.dir})
+		}
+		disks[i].bytes += need.bytes
+		disks[i].needs = append(disks[i].needs, fmt.Sprintf("%s %d MiB in %s", need.what, mib(need.bytes), need.dir))
+	}
+	var blocks []Block
+	for _, d := range disks {
+		if d.free.Bytes < uint64(d.bytes) { //nolint:gosec // sizes are not negative
 			blocks = append(blocks, Block{
-				Reason: fmt.Sprintf("%s needs %d MiB in %s, %d MiB are free", need.what, mib(need.bytes), need.dir, free.Bytes>>20),
-				Hint:   "df -h " + need.dir + "; old copies of kubeadm's are in " + kubeadmTmpDir,
+				Reason: fmt.Sprintf("%s, %d MiB are free there", strings.Join(d.needs, " and "), d.free.Bytes>>20),
+				Hint:   "df -h " + d.dir + "; old copies of kubeadm's are in " + kubeadmTmpDir,
 			})
 		}
 	}
