@@ -4,7 +4,9 @@
 // # The pod
 //
 // Pod has one init container for each step, named as the step, in order, and a
-// last container that verifies the node. An init container that fails is
+// last container that verifies the node. Where it drains, the first init
+// container is no step: "forecast" runs `drain --dry-run`, and keeps the pod
+// from changing anything while something forbids the drain. An init container that fails is
 // started again by the kubelet, and a finished one is not, so the kubelet
 // drives the upgrade. When the pod's sandbox is made anew all of them run
 // again; a step that has nothing left to do ends at once.
@@ -21,7 +23,7 @@
 //     so what it asks for is kept small; the work on the host is done by a
 //     systemd unit outside the pod's cgroup.
 //   - It has UpgraderLabel, by which the drain leaves it alone.
-//   - No service account token is mounted but into drain and uncordon, which
+//   - No service account token is mounted but into forecast, drain and uncordon, which
 //     talk to the API server: a projected one that expires.
 //   - The result of each container is its termination message: JSON.
 //

@@ -1,6 +1,7 @@
 package manifests
 
 import (
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,8 +15,11 @@ const (
 	UpgraderLabel = "node-upgrader.dev/upgrader"
 	// RunIDLabel has the run's id, where one was given.
 	RunIDLabel = "node-upgrader.dev/run-id"
-	// VerifyContainer is the name of the pod's one container that is no step.
+	// VerifyContainer is the name of the pod's last container, which is no step.
 	VerifyContainer = "verify"
+	// ForecastContainer is the name of the first init container of a pod that
+	// drains: it is no step, and looks whether the drain will be let.
+	ForecastContainer = "forecast"
 
 	appName     = "node-upgrader"
 	tokenVolume = "kube-api-access"
@@ -64,8 +68,16 @@ func podTemplate(o PodOptions) corev1.PodTemplateSpec {
 	for _, secret := range o.ImagePullSecrets {
 		spec.ImagePullSecrets = append(spec.ImagePullSecrets, corev1.LocalObjectReference{Name: secret})
 	}
-	for _, step := range o.Steps {
+	names := o.Steps
+	if slices.Contains(names, stepDrain) {
+		names = append([]string{ForecastContainer}, names...)
+	}
+	for _, step := range names {
 		c := container(o, step)
+		if step == ForecastContainer {
+			c.Args[0] = stepDrain
+			c.Args = append(c.Args, "--dry-run")
+		}
 		if o.DrainFirst {
 			// For each step: it decides what the drain and the uncordon protect.
 			c.Args = append(c.Args, "--drain-first")
@@ -75,7 +87,7 @@ func podTemplate(o PodOptions) corev1.PodTemplateSpec {
 		if step == stepCopy || step == stepKubeadm {
 			c.Args = append(c.Args, o.Kubeadm.args()...)
 		}
-		if (step == stepDrain || step == stepKubelet) && o.Drain != nil {
+		if (step == ForecastContainer || step == stepDrain || step == stepKubelet) && o.Drain != nil {
 			c.Args = append(c.Args, o.Drain.args()...)
 		}
 		if needsToken(step) {
@@ -119,9 +131,11 @@ func appLabels() map[string]string {
 	}
 }
 
-// needsToken is true for the steps that work through the API server; the others
+// needsToken is true for what works through the API server; the other steps
 // are done on the host, where a token has no business.
-func needsToken(step string) bool { return step == stepDrain || step == stepUncordon }
+func needsToken(step string) bool {
+	return step == ForecastContainer || step == stepDrain || step == stepUncordon
+}
 
 func container(o PodOptions, command string) corev1.Container {
 	args := []string{command}

@@ -33,12 +33,12 @@ func TestOrder(t *testing.T) {
 		drainFirst bool
 		want       string
 	}{
-		{"default", nil, false, "copy containerd cni-plugins kubeadm drain kubelet uncordon"},
-		{"drain first", nil, true, "copy drain containerd cni-plugins kubeadm kubelet uncordon"},
+		{"default", nil, false, "forecast copy containerd cni-plugins kubeadm drain kubelet uncordon"},
+		{"drain first", nil, true, "forecast copy drain containerd cni-plugins kubeadm kubelet uncordon"},
 		{"own order is kept", []string{"kubelet", "copy", "kubeadm"}, false, "kubelet copy kubeadm"},
-		{"own order, drain first", []string{"copy", "containerd", "kubelet", "drain"}, true, "copy drain containerd kubelet"},
-		{"drained before containerd already", []string{"drain", "copy", "containerd"}, true, "drain copy containerd"},
-		{"drain first without containerd", []string{"copy", "drain", "kubelet"}, true, "copy drain kubelet"},
+		{"own order, drain first", []string{"copy", "containerd", "kubelet", "drain"}, true, "forecast copy drain containerd kubelet"},
+		{"drained before containerd already", []string{"drain", "copy", "containerd"}, true, "forecast drain copy containerd"},
+		{"drain first without containerd", []string{"copy", "drain", "kubelet"}, true, "forecast copy drain kubelet"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			given := slices.Clone(tt.steps)
@@ -53,7 +53,8 @@ func TestOrder(t *testing.T) {
 				t.Errorf("the caller's steps were changed to %v", tt.steps)
 			}
 			for _, c := range pod.Spec.InitContainers {
-				if c.Args[0] != c.Name {
+				if dry := slices.Contains(c.Args, "--dry-run"); c.Name == ForecastContainer && (c.Args[0] != "drain" || !dry) ||
+					c.Name != ForecastContainer && (c.Args[0] != c.Name || dry) {
 					t.Errorf("container %s runs %s", c.Name, c.Args[0])
 				}
 				if got := slices.Contains(c.Args, "--drain-first"); got != tt.drainFirst {
@@ -95,7 +96,7 @@ func TestToken(t *testing.T) {
 			mounted := false
 			for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 				has := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return tokens[m.Name] })
-				if want := c.Name == "drain" || c.Name == "uncordon"; has != want {
+				if want := c.Name == "forecast" || c.Name == "drain" || c.Name == "uncordon"; has != want {
 					t.Errorf("container %s has a token: %v", c.Name, has)
 				}
 				mounted = mounted || has
@@ -109,7 +110,7 @@ func TestToken(t *testing.T) {
 
 func TestStepFlags(t *testing.T) {
 	pod := mustPod(t, full())
-	takers := map[string][]string{"kubeadm": {"copy", "kubeadm"}, "drain": {"drain", "kubelet"}}
+	takers := map[string][]string{"kubeadm": {"copy", "kubeadm"}, "drain": {"forecast", "drain", "kubelet"}}
 	only := map[string]string{
 		"--patches=/etc/kubernetes/patches":        "kubeadm",
 		"--certificate-renewal=false":              "kubeadm",

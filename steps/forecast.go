@@ -16,6 +16,26 @@ import (
 	"github.com/node-upgrader/node-upgrader/steps/kube"
 )
 
+// Forecast looks at the drain alone, and changes nothing. That it cannot be told
+// what the drain would meet is an error.
+func (r Runner) Forecast(ctx context.Context) (Report, error) {
+	report := Report{
+		Schema: 1, Node: r.Env.Node, RunID: r.Env.Options.RunID,
+		Bundle: r.Env.Bundle.Digest, Kubernetes: r.Env.Bundle.Manifest.KubernetesVersion,
+	}
+	for _, step := range r.Plan {
+		if step.Name != "drain" {
+			continue
+		}
+		state, err := step.Check(ctx, r.Env)
+		if err != nil {
+			return report, fmt.Errorf("forecast the drain: %w", err)
+		}
+		report.Steps = append(report.Steps, StepReport{Name: step.Name, Short: step.Short, State: state})
+	}
+	return report, nil
+}
+
 // forecastDrain names, before anything is cordoned, everything that would make
 // the drain hang or fail: pods that the options do not allow to evict, budgets
 // that allow no disruption, and whatever the API server answers to a dry run

@@ -1,15 +1,20 @@
 package steps
 
 import (
+	"context"
 	"errors"
+	"io"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/node-upgrader/node-upgrader/image"
 )
 
 func TestForecast(t *testing.T) {
@@ -119,5 +124,45 @@ func TestForecast(t *testing.T) {
 				t.Error("the forecast has changed the node")
 			}
 		})
+	}
+}
+
+// The forecast of a plan is that of its drain, and nothing else is asked.
+func TestForecastAlone(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		protect *State
+		allowed int32
+		want    Phase
+		blocks  string
+	}{
+		{"nothing to drain", &State{Phase: Done}, 0, Done, ""},
+		{"free to go", restarting(), 1, Needed, ""},
+		{"forbidden", restarting(), 0, Blocked, "drain: budget default/web"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newCluster(t, aNode("n1"), aPod("web"), aBudget("web", tc.allowed, 1, 1))
+			c.env.Bundle = &image.Bundle{}
+			other := Step{Name: "copy", Check: func(context.Context, Env) (State, error) {
+				t.Error("the copy was looked at")
+				return State{}, nil
+			}}
+			report, err := Runner{Env: c.env, Plan: []Step{other, drainStep(time.Minute, disturber(tc.protect))}}.Forecast(t.Context())
+			if err != nil || len(report.Steps) != 1 || report.Steps[0].Phase != tc.want {
+				t.Fatalf("%+v, %v", report, err)
+			}
+			if blocks := report.Blocked(); len(blocks) > 0 != (tc.blocks != "") || len(blocks) > 0 && !strings.Contains(blocks[0].Reason, tc.blocks) {
+				t.Errorf("blocks %+v, want %q", blocks, tc.blocks)
+			}
+			if c.cordoned() != "" || len(c.pods()) != 1 {
+				t.Error("the forecast has changed the node")
+			}
+		})
+	}
+	c := newCluster(t, aNode("n1"))
+	c.env.Bundle = &image.Bundle{}
+	unknown := Step{Name: "kubelet", Check: func(context.Context, Env) (State, error) { return State{}, io.EOF }}
+	if _, err := (Runner{Env: c.env, Plan: []Step{drainStep(time.Minute, unknown)}}).Forecast(t.Context()); ExitCode(err) != ExitFailed {
+		t.Errorf("a state that cannot be told: %v", err)
 	}
 }

@@ -53,6 +53,9 @@ func TestManifestsFollowThePlan(t *testing.T) {
 	}
 	var names []string
 	root := newRoot(nil, nil, nil)
+	if first := pod.Spec.InitContainers[0]; first.Name != manifests.ForecastContainer {
+		t.Errorf("the first container is %s", first.Name)
+	}
 	for _, c := range pod.Spec.InitContainers {
 		names = append(names, c.Name)
 		cmd, rest, err := root.Find(c.Args)
@@ -63,7 +66,7 @@ func TestManifestsFollowThePlan(t *testing.T) {
 			t.Errorf("%v: %v", c.Args, err)
 		}
 	}
-	if diff := cmp.Diff(steps.Names(steps.Plan(steps.Options{DrainFirst: true})), names); diff != "" {
+	if diff := cmp.Diff(append([]string{manifests.ForecastContainer}, steps.Names(steps.Plan(steps.Options{DrainFirst: true}))...), names); diff != "" {
 		t.Error(diff)
 	}
 	if manifests.UpgraderLabel != steps.OwnLabel {

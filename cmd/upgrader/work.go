@@ -23,7 +23,14 @@ func newStep(step steps.Step) *cobra.Command {
 	var f flags
 	cmd := &cobra.Command{Use: step.Name, Short: step.Short, GroupID: "step"}
 	f.bind(cmd)
+	var dryRun bool
+	if step.Name == "drain" {
+		cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only tell what would be evicted, and what forbids it; changes nothing")
+	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if dryRun {
+			return dryDrain(cmd, &f)
+		}
 		return onNode(cmd, &f, step.Kube, func(ctx context.Context, s *session) ([]steps.Result, error) {
 			switch {
 			case step.Kube:

@@ -128,7 +128,7 @@ func TestPodControlPlaneThenWorker(t *testing.T) {
 		await(t, client, "upgrader-"+m.Name(), 10*time.Minute, func(pod *corev1.Pod) (bool, error) {
 			for _, s := range pod.Status.InitContainerStatuses {
 				if s.Name == "containerd" && s.State.Terminated != nil {
-					if gone := missing(before, containers(t, client, m.Name())); len(gone) > 0 && pod.Status.InitContainerStatuses[3].State.Waiting != nil {
+					if gone := missing(before, containers(t, client, m.Name())); len(gone) > 0 && pod.Status.InitContainerStatuses[4].State.Waiting != nil {
 						return false, fmt.Errorf("containers that did not survive containerd's upgrade: %v", gone)
 					}
 					return true, nil

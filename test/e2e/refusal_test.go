@@ -3,10 +3,16 @@
 package e2e
 
 import (
+	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/node-upgrader/node-upgrader/test/host"
 	"github.com/node-upgrader/node-upgrader/test/payload"
@@ -86,6 +92,55 @@ func TestRefusals(t *testing.T) {
 	}
 	must(t, c.Wait(t.Context()))
 	allRunning(t, client)
+	unschedulable(t, client, cp)
+}
+
+// By pod, too, a budget that allows nothing is found before the first change,
+// by a container that has the rights to ask for it.
+func TestPodRefusedByABudget(t *testing.T) {
+	t.Parallel()
+	p := load(t)
+	c, client := up(t, 0)
+	cp := c.ControlPlane
+	must(t, p.ImportImages(t.Context(), cp))
+	must(t, p.ImportSelf(t.Context(), cp))
+	apply(t, c, p, "rbac")
+	before, pods := state(t, cp), containers(t, client, cp.Name())
+	sh(t, cp, "kubectl", "create", "pdb", "stuck", "--selector=app=workload-cp", "--min-available=1")
+	sh(t, cp, "kubectl", "wait", "--for=jsonpath={.status.currentHealthy}=1", "pdb/stuck", "--timeout=60s")
+
+	applyPod(t, c, p, cp.Name(), "refused-1-36")
+	name := "upgrader-" + cp.Name()
+	ended := func(s corev1.ContainerStatus) *corev1.ContainerStateTerminated {
+		if s.State.Terminated != nil {
+			return s.State.Terminated
+		}
+		return s.LastTerminationState.Terminated // it is tried again
+	}
+	pod := await(t, client, name, 3*time.Minute, func(pod *corev1.Pod) (bool, error) {
+		return len(pod.Status.InitContainerStatuses) > 0 && ended(pod.Status.InitContainerStatuses[0]) != nil, nil
+	})
+	show(t, client, pod)
+	for i, s := range pod.Status.InitContainerStatuses {
+		end := ended(s)
+		switch {
+		case i > 0 && (end != nil || s.State.Running != nil):
+			t.Errorf("%s ran: %+v", s.Name, s.State)
+		case i == 0 && (s.Name != "forecast" || end.ExitCode != 3 || !strings.Contains(end.Message, "stuck")):
+			t.Errorf("%s ended with %+v, want forecast with exit code 3 and the budget's name", s.Name, end)
+		}
+	}
+	must(t, client.CoreV1().Pods(namespace).Delete(t.Context(), name, metav1.DeleteOptions{}))
+	must(t, wait.PollUntilContextTimeout(t.Context(), time.Second, 2*time.Minute, true, func(ctx context.Context) (bool, error) {
+		_, err := client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err), nil
+	}))
+	if diff := cmp.Diff(before, state(t, cp)); diff != "" {
+		t.Errorf("a refused upgrade changed the node:\n%s", diff)
+	}
+	if diff := cmp.Diff(pods, containers(t, client, cp.Name())); diff != "" {
+		t.Errorf("a refused upgrade touched containers:\n%s", diff)
+	}
 	unschedulable(t, client, cp)
 }
 
