@@ -232,40 +232,6 @@ func runContainerd(ctx context.Context, env Env) error {
 	return compareContainers(ctx, env, comebackPatience)
 }
 
-func swapContainerd(ctx context.Context, env Env, l containerdLook) error {
-	if err := surveyContainers(ctx, env, l.daemon.unit.MainPID); err != nil {
-		return fmt.Errorf("survey the containers: %w", err)
-	}
-	err := swap(ctx, env, swapped{
-		unit: containerdUnit,
-		// All of them, also those that an interrupted attempt has replaced:
-		// they have to be put back together.
-		files: l.files,
-		prepare: func(ctx context.Context) error {
-			losses, err := preventLosses(ctx, env, l.stateDir())
-			if err == nil && len(losses) > 0 && !env.Options.DrainFirst {
-				err = fmt.Errorf("containerd would throw away: %s", describeLosses(losses))
-			}
-			return err
-		},
-		healthy: func(ctx context.Context) error {
-			return waitForContainerd(ctx, env, wantContainerd(env))
-		},
-		recovered: func(ctx context.Context) error { return waitForContainerd(ctx, env, "") },
-	})
-	if err == nil {
-		return nil
-	}
-	// What the restarts did is worth knowing most when they went wrong. The
-	// step's time may be what ran out.
-	looking, cancel := context.WithTimeout(context.WithoutCancel(ctx), comebackPatience)
-	defer cancel()
-	if compared := compareContainers(looking, env, comebackPatience/2); compared != nil {
-		env.Log.Error("containers after putting the old files back", "reason", compared.Error())
-	}
-	return &HintError{Err: err, Hint: "journalctl -u " + containerdUnit + " -n 100"}
-}
-
 // waitForContainerd waits until CRI is ready at this version, "" for any.
 func waitForContainerd(ctx context.Context, env Env, version string) error {
 	waiting, cancel := context.WithTimeoutCause(ctx, containerdPatience, fmt.Errorf("not within %s", containerdPatience))

@@ -41,7 +41,8 @@ type ChangedContainer struct {
 	cri.Container
 	// What became of it: "restarted" (another one of its name runs),
 	// "ended" (by itself, or the kubelet removed it), "orphaned" (its process
-	// runs, containerd does not know of it) or "gone".
+	// runs, containerd does not know of it), "lost" (made by a new containerd,
+	// unknown to the old one that was put back) or "gone".
 	What string `json:"what"`
 	// NowPID is the process of the one that runs instead.
 	NowPID int `json:"nowPID,omitempty"`

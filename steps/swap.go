@@ -62,11 +62,13 @@ func swap(ctx context.Context, env Env, s swapped) error {
 		return errors.Join(err, env.Host.Units.Start(back, s.unit), s.save(back, env, swapRecord{}))
 	}
 	env.Log.Error("putting the old files back", "unit", s.unit, "reason", err.Error())
-	if undo := s.undo(back, env); undo != nil {
-		return &RollbackError{Err: err, Rollback: undo}
-	}
-	var after swapRecord
-	if !errors.Is(ctx.Err(), context.Canceled) { // whoever stops the upgrader says nothing against the files
+	undo := s.undo(back, env)
+	after := swapRecord{Open: undo != nil}
+	// An incomplete rollback may be completed by the next attempt; one after
+	// which the old service is well and containers are lost would lose more.
+	var lost *lostError
+	canceled := errors.Is(ctx.Err(), context.Canceled) // says nothing against the files
+	if (undo == nil || errors.As(undo, &lost)) && !canceled {
 		after.Failed = &failedSwap{Reason: err.Error(), Time: env.Clock.Now().UTC()}
 		for _, f := range s.files {
 			after.Failed.SHA256s = append(after.Failed.SHA256s, f.SHA256)
@@ -74,6 +76,9 @@ func swap(ctx context.Context, env Env, s swapped) error {
 	}
 	if err := s.save(back, env, after); err != nil {
 		env.Log.Error("the attempt cannot be recorded", "unit", s.unit, "reason", err.Error())
+	}
+	if undo != nil {
+		return &RollbackError{Err: err, Rollback: undo}
 	}
 	return &RolledBackError{Err: err}
 }
