@@ -45,7 +45,7 @@ func ours(node *corev1.Node) bool {
 					Unschedulable *struct{} `json:"f:unschedulable"`
 				} `json:"f:spec"`
 			}
-			return json.Unmarshal(e.FieldsV1.Raw, &fields) == nil && fields.Spec.Unschedulable != nil
+			return json.Unmarshal(e.FieldsV1.GetRawBytes(), &fields) == nil && fields.Spec.Unschedulable != nil
 		})
 }
 

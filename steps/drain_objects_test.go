@@ -43,7 +43,7 @@ func foreignCordon(n *corev1.Node) {
 	cordonedNode("run-1")(n)
 	n.ManagedFields = append(unschedulableBy("kubectl-cordon"), metav1.ManagedFieldsEntry{
 		Manager: fieldManager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
-		FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:annotations":{"f:` + cordonedBy + `":{}}}}`)},
+		FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:` + cordonedBy + `":{}}}}`),
 	})
 }
 
@@ -51,7 +51,7 @@ func foreignCordon(n *corev1.Node) {
 func unschedulableBy(manager string) []metav1.ManagedFieldsEntry {
 	return []metav1.ManagedFieldsEntry{{
 		Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
-		FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:unschedulable":{}}}`)},
+		FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`),
 	}}
 }
 
