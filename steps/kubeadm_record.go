@@ -141,8 +141,10 @@ type written struct {
 // them may be a file system of its own.
 func kubeadmWrites() []written {
 	return []written{
-		{path: kubernetesDir}, {path: path.Dir(kubeletConfig)},
-		{path: manifestsDir, optional: true}, {path: path.Dir(apiServerCert), optional: true},
+		{path: kubernetesDir},
+		{path: path.Dir(kubeletConfig)},
+		{path: manifestsDir, optional: true},
+		{path: path.Dir(apiServerCert), optional: true},
 	}
 }
 
