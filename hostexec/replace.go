@@ -133,7 +133,7 @@ func (fs FS) Link(from, to string) error {
 		return fmt.Errorf("link %s to %s: %w", from, to, err)
 	}
 	// rename(2) does nothing where both are names of one file already.
-	defer os.Remove(temp)
+	defer func() { _ = os.Remove(temp) }()
 	if err := os.Rename(temp, real); err != nil {
 		return fmt.Errorf("rename over %s: %w", to, err)
 	}

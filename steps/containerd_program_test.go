@@ -63,7 +63,7 @@ func TestContainerdOtherPrograms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newContainerdNode(t)
 			c.prepare(n)
-			files := n.tree("usr")
+			files := n.programs()
 			_, stops := n.units.Count(containerdUnit)
 			state := n.check()
 			if c.reason == "" {
@@ -78,7 +78,7 @@ func TestContainerdOtherPrograms(t *testing.T) {
 			if err := runContainerd(t.Context(), n.env); ExitCode(err) != ExitBlocked {
 				t.Errorf("run: %v", err)
 			}
-			if diff := cmp.Diff(files, n.tree("usr")); diff != "" {
+			if diff := cmp.Diff(files, n.programs()); diff != "" {
 				t.Error(diff)
 			}
 			if _, s := n.units.Count(containerdUnit); s != stops {
@@ -88,11 +88,11 @@ func TestContainerdOtherPrograms(t *testing.T) {
 	}
 }
 
-// tree is what lies below a directory of the host: contents by path.
-func (n *containerdNode) tree(dir string) map[string]string {
+// programs is what lies below /usr: contents by path.
+func (n *containerdNode) programs() map[string]string {
 	n.t.Helper()
 	files := map[string]string{}
-	n.must(filepath.WalkDir(filepath.Join(n.root, dir), func(p string, e os.DirEntry, err error) error {
+	n.must(filepath.WalkDir(filepath.Join(n.root, "usr"), func(p string, e os.DirEntry, err error) error {
 		if err == nil && e.Type().IsRegular() {
 			name := strings.TrimPrefix(p, n.root)
 			files[name] = n.read(name)

@@ -174,7 +174,7 @@ func TestContainerdRolledBack(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			n := newContainerdNode(t)
 			n.must(os.Remove(filepath.Join(n.root, "usr/local/bin/ctr")))
-			n.spoil("bin/containerd", "containerd 2.3.7 "+how)
+			n.spoil("containerd 2.3.7 " + how)
 			err := runContainerd(t.Context(), n.env)
 			var back *RolledBackError
 			if !errors.As(err, &back) || ExitCode(err) != ExitRolledBack || len(Hints(err)) == 0 {

@@ -135,8 +135,9 @@ func (n *containerdNode) bundle(dir string) *image.Bundle {
 	return b
 }
 
-// spoil changes the content of a file of the bundle.
-func (n *containerdNode) spoil(name, content string) {
+// spoil changes the content of the bundle's containerd.
+func (n *containerdNode) spoil(content string) {
+	const name = "bin/containerd"
 	for i, f := range n.env.Bundle.Manifest.Files {
 		if f.Path == name {
 			n.must(os.WriteFile(filepath.Join(n.env.Bundle.Dir, name), []byte(content), 0o755))

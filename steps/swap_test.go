@@ -115,7 +115,7 @@ func TestSwapStartsTheOldOneWithoutReload(t *testing.T) {
 	n := newContainerdNode(t)
 	old := n.installed()
 	n.env.Host.Units = unwilling{n.units}
-	n.spoil("bin/containerd", "containerd 2.3.7 fails")
+	n.spoil("containerd 2.3.7 fails")
 	err := runContainerd(t.Context(), n.env)
 	if ExitCode(err) != ExitRolledBack || !strings.Contains(err.Error(), "no reload") || !strings.Contains(err.Error(), "no reset") {
 		t.Errorf("error: %v", err)
@@ -131,12 +131,12 @@ func TestSwapStartsTheOldOneWithoutReload(t *testing.T) {
 // What cannot be installed is found out while the service still runs.
 func TestSwapPreparesBeforeTheStop(t *testing.T) {
 	n := newContainerdNode(t)
-	before := n.tree("usr")
+	before := n.programs()
 	n.must(os.WriteFile(filepath.Join(n.env.Bundle.Dir, "bin/runc"), []byte("runc 9.9.9"), 0o755)) //nolint:gosec // a program
 	if err := runContainerd(t.Context(), n.env); ExitCode(err) != ExitFailed {
 		t.Errorf("error: %v", err)
 	}
-	if diff := cmp.Diff(before, n.tree("usr")); diff != "" {
+	if diff := cmp.Diff(before, n.programs()); diff != "" {
 		t.Error(diff)
 	}
 	if _, stops := n.units.Count(containerdUnit); stops != 0 {
@@ -166,7 +166,7 @@ func TestRoom(t *testing.T) {
 // are others.
 func TestSwapIsNotRepeated(t *testing.T) {
 	n := newContainerdNode(t)
-	n.spoil("bin/containerd", "containerd 2.3.7 fails")
+	n.spoil("containerd 2.3.7 fails")
 	if err := runContainerd(t.Context(), n.env); ExitCode(err) != ExitRolledBack {
 		t.Fatalf("error: %v", err)
 	}
@@ -187,7 +187,7 @@ func TestSwapIsNotRepeated(t *testing.T) {
 	if state, err := checkContainerd(t.Context(), other); err != nil || state.Phase != Needed {
 		t.Errorf("another run: %+v %v", state, err)
 	}
-	n.spoil("bin/containerd", "containerd 2.3.7")
+	n.spoil("containerd 2.3.7")
 	n.must(runContainerd(t.Context(), n.env))
 }
 
