@@ -7,7 +7,7 @@ SHELL := /bin/bash
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/node-upgrader
 TOOLS := $(CACHE)/tools
 LINT_VERSION := v2.15.0
-VULN_VERSION := v1.9.0
+VULN_VERSION := v1.8.0
 LINT := $(TOOLS)/golangci-lint-$(LINT_VERSION)/golangci-lint
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 # The component set that images are made of: see test/components.

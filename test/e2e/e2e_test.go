@@ -26,7 +26,18 @@ const (
 
 func TestMain(m *testing.M) {
 	host.Reexec()
-	os.Exit(m.Run())
+	dir, err := os.MkdirTemp("", "upgrader-e2e-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	made.dir = dir
+	code := m.Run()
+	if err := os.RemoveAll(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
 // lines logs what long work says.
@@ -40,6 +51,7 @@ func (l lines) Write(p []byte) (int, error) {
 
 var made struct { //nolint:gochecknoglobals // built once for all tests
 	sync.Once
+	dir     string
 	payload payload.Payload
 	err     error
 }
@@ -48,12 +60,7 @@ var made struct { //nolint:gochecknoglobals // built once for all tests
 func load(t *testing.T) payload.Payload {
 	t.Helper()
 	made.Do(func() {
-		dir, err := os.MkdirTemp("", "upgrader-e2e-") // of all tests, so not a test's own
-		if err != nil {
-			made.err = err
-			return
-		}
-		made.payload, made.err = payload.Make(context.Background(), to, dir, os.Stderr)
+		made.payload, made.err = payload.Make(context.Background(), to, made.dir, os.Stderr)
 	})
 	must(t, made.err)
 	return made.payload
@@ -91,6 +98,6 @@ func record(t *testing.T, rows ...figures.Row) {
 	t.Helper()
 	must(t, figures.Put("e2e", rows...))
 	for _, r := range rows {
-		t.Log(fmt.Sprintf("%s = %.2f %s (goal %q, holds %v)", r.Name, r.Value, r.Unit, r.Goal, r.Holds))
+		t.Logf("%s = %.2f %s (goal %q, holds %v)", r.Name, r.Value, r.Unit, r.Goal, r.Holds)
 	}
 }

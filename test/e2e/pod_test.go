@@ -44,12 +44,10 @@ func apply(t *testing.T, c *cluster.Cluster, p payload.Payload, args ...string) 
 	}
 }
 
-func applyPod(t *testing.T, c *cluster.Cluster, p payload.Payload, node, runID string, flags ...string) {
+func applyPod(t *testing.T, c *cluster.Cluster, p payload.Payload, node, runID string) {
 	t.Helper()
-	apply(t, c, p, append([]string{
-		"pod", "--node", node, "--image", p.Ref, "--image-pull-policy=Never", "--run-id", runID,
-		"--ignore-preflight-errors=SystemVerification",
-	}, flags...)...)
+	apply(t, c, p, "pod", "--node", node, "--image", p.Ref, "--image-pull-policy=Never", "--run-id", runID,
+		"--ignore-preflight-errors=SystemVerification")
 }
 
 // await waits until the pod is as wanted; the API server may be away.
