@@ -17,12 +17,17 @@ import (
 // shims look at, as systemd does with its own driver on cgroup v1: at its next
 // start containerd would take them for leaked shims and throw the pods away.
 const lose = `
-for id in $(ctr -n k8s.io containers ls -q 'labels."io.cri-containerd.kind"==sandbox' | head -n 3); do
-  pid=$(ctr -n k8s.io tasks ls | awk -v id=$id '$1 == id { print $2 }')
+sandboxes=$(ctr -n k8s.io containers ls -q 'labels."io.cri-containerd.kind"==sandbox')
+ctr -n k8s.io tasks ls | awk '$3 == "RUNNING" { print $1, $2 }' > /run/tasks
+left=3
+while read id pid; do
+  case "$sandboxes" in *$id*) ;; *) continue ;; esac
   path=$(sed -n 's/^[0-9]*:devices://p' /proc/$pid/cgroup)
   echo $pid > /sys/fs/cgroup/devices$(dirname $path)/cgroup.procs
   echo $id
-done`
+  left=$((left - 1))
+  [ $left -gt 0 ] || break
+done < /run/tasks`
 
 // Sandboxes that containerd would throw away at its start are found before, and
 // every one of them goes on.
