@@ -4,6 +4,7 @@ package host
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io/fs"
 	"os"
@@ -28,7 +29,7 @@ func leftovers(t *testing.T, name string) []string {
 	for _, p := range processes {
 		// Keepers and the bridge's process; a host's own are in its cgroups.
 		if data, _ := os.ReadFile(p); strings.HasPrefix(string(data), "node-upgrader-test-") {
-			if env, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "environ")); strings.Contains(string(env), "LEFTOVER_TEST="+name) {
+			if env, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "environ")); strings.Contains(string(env), ownerVariable+"="+name) {
 				found = append(found, p)
 			}
 		}
@@ -140,16 +141,23 @@ func assertGone(t *testing.T, name string, within time.Duration) {
 	}
 }
 
-// TestOwner is not a test of its own: it is the process that the tests below
-// end while its host runs.
-func TestOwner(t *testing.T) {
-	name := os.Getenv("LEFTOVER_TEST")
-	if !strings.HasPrefix(name, "left-") {
-		t.Skip("started by the tests below only")
+// ownAHost is the process that the tests below end while its host runs.
+func ownAHost(name string) error {
+	ctx := context.Background()
+	g, err := Open(ctx, Options{Name: name})
+	if err != nil {
+		return err
 	}
-	g, err := Open(t.Context(), Options{Name: name})
-	must(t, err)
-	run(t, booted(t, g, Spec{Name: "node", IP: "10.89.0.11"}), "sysctl", "-qw", "kernel.panic="+changedPanic)
+	h, err := g.Add(ctx, Spec{Name: "node", IP: "10.89.0.11"})
+	if err != nil {
+		return err
+	}
+	if err := h.Boot(ctx); err != nil {
+		return err
+	}
+	if _, err := h.Exec(ctx, Command("sysctl", "-qw", "kernel.panic="+changedPanic)); err != nil {
+		return err
+	}
 	fmt.Println("up", g.record.LAN.PID)
 	select {}
 }
@@ -193,8 +201,8 @@ func TestTheNextGroundSweeps(t *testing.T) {
 
 func startOwner(t *testing.T, name string) (owner *exec.Cmd, lan int) {
 	t.Helper()
-	owner = exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestOwner$", "-test.v")
-	owner.Env = append(os.Environ(), "LEFTOVER_TEST="+name)
+	owner = exec.CommandContext(t.Context(), "/proc/self/exe")
+	owner.Env = append(os.Environ(), ownerVariable+"="+name)
 	owner.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
 	out, err := owner.StdoutPipe()
 	must(t, err, owner.Start())

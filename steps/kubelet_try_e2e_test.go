@@ -1,3 +1,5 @@
+//go:build e2e
+
 package steps
 
 import (
@@ -9,15 +11,20 @@ import (
 
 	"github.com/node-upgrader/node-upgrader/hostexec"
 	"github.com/node-upgrader/node-upgrader/image"
+	"github.com/node-upgrader/node-upgrader/test/components"
 )
 
-// With UPGRADER_TEST_KUBELET naming a real kubelet it is tried as on a node.
-// It must say what it refuses, and leave nothing behind.
+// A real kubelet is tried as on a node. It must say what it refuses, and leave nothing behind.
 func TestTryRealKubelet(t *testing.T) {
-	binary := os.Getenv("UPGRADER_TEST_KUBELET")
-	if binary == "" {
-		t.Skip("UPGRADER_TEST_KUBELET names no kubelet")
+	set, err := components.Lookup("1.36")
+	if err != nil {
+		t.Fatal(err)
 	}
+	built, err := components.Build(t.Context(), set, os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary := filepath.Join(built.Bin, "kubelet")
 	content, err := os.ReadFile(binary)
 	if err != nil {
 		t.Fatal(err)
