@@ -3,6 +3,7 @@
 package figures
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -82,11 +83,15 @@ func Put(command string, rows ...Row) (err error) {
 		all = slices.DeleteFunc(all, func(r Row) bool { return r.Name == row.Name })
 		all = append(all, row)
 	}
-	if data, err = json.MarshalIndent(all, "", "  "); err != nil {
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false) // goals have < and >
+	e.SetIndent("", "  ")
+	if err := e.Encode(all); err != nil {
 		return err
 	}
 	temp := path + ".tmp"
-	if err := os.WriteFile(temp, append(data, '\n'), 0o644); err != nil {
+	if err := os.WriteFile(temp, text.Bytes(), 0o644); err != nil {
 		return err
 	}
 	return os.Rename(temp, path)
