@@ -148,11 +148,7 @@ func container(o PodOptions, command string) corev1.Container {
 		Image:           o.Image,
 		ImagePullPolicy: o.ImagePullPolicy,
 		Args:            args,
-		Env: []corev1.EnvVar{{
-			Name:      "NODE_NAME",
-			ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "spec.nodeName"}},
-		}},
-		Resources: resources(),
+		Resources:       resources(),
 		SecurityContext: &corev1.SecurityContext{
 			Privileged:             new(true),
 			ReadOnlyRootFilesystem: new(true),

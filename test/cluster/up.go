@@ -144,20 +144,6 @@ func (b *build) boot(ctx context.Context, g *host.Ground, dir string, opts Optio
 	return c, nil
 }
 
-// Attach returns the cluster that an earlier process made on a persistent
-// ground. Its Components are not known.
-func Attach(g *host.Ground) (*Cluster, error) {
-	cp := g.Host(controlPlaneName)
-	if cp == nil {
-		return nil, fmt.Errorf("ground %s has no control plane", g.Name())
-	}
-	c := &Cluster{Ground: g, ControlPlane: cp}
-	if w := g.Host(workerName); w != nil {
-		c.Worker = w
-	}
-	return c, nil
-}
-
 // Kubectl runs kubectl with the administrator's rights on the control plane and
 // returns what it writes.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
