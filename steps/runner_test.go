@@ -145,3 +145,36 @@ func TestExitCodes(t *testing.T) {
 		}
 	}
 }
+
+// A look at nothing is no proof: it must never read as "nothing to do".
+func TestReportOfNothingIsNotDone(t *testing.T) {
+	done := StepReport{Name: "a", State: State{Phase: Done}}
+	for _, tc := range []struct {
+		name   string
+		report Report
+		want   bool
+	}{
+		{"no steps", Report{}, false},
+		{"all done", Report{Steps: []StepReport{done, done}}, true},
+		{"one needed", Report{Steps: []StepReport{done, {State: State{Phase: Needed}}}}, false},
+		{"one unknown", Report{Steps: []StepReport{{State: State{Phase: Done}, Error: "away"}}}, false},
+		{"versions block", Report{Steps: []StepReport{done}, Blocks: []Block{{Reason: "skew"}}}, false},
+	} {
+		if got := tc.report.Done(); got != tc.want {
+			t.Errorf("%s: done is %v, want %v", tc.name, got, tc.want)
+		}
+	}
+}
+
+func TestOnly(t *testing.T) {
+	plan := []Step{script("a", "done", "ok"), script("b", "done", "ok"), script("c", "done", "ok")}
+	for names, want := range map[string]string{"": "a b c", "b": "b", "c a": "a c"} {
+		got, err := Only(plan, strings.Fields(names))
+		if err != nil || strings.Join(Names(got), " ") != want {
+			t.Errorf("%q: %v, %v, want %s", names, Names(got), err, want)
+		}
+	}
+	if _, err := Only(plan, []string{"z"}); ExitCode(err) != ExitUsage {
+		t.Errorf("a step that is not there: %v", err)
+	}
+}
