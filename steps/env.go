@@ -84,7 +84,35 @@ type Options struct {
 	DrainFirst bool
 	Kubeadm    KubeadmOptions
 	Drain      DrainOptions
+	// OnFailure is what follows when a step fails after its first change of the
+	// host; "" is Rollback.
+	OnFailure OnFailure
+	// KeepRuns is how many ended runs' records and backups are kept beside the
+	// open one's; 0 is DefaultKeepRuns.
+	KeepRuns int
+	// RestoreEtcd lets a rollback put a control plane back by the snapshot of
+	// its only etcd member: what was written to the cluster since is lost.
+	RestoreEtcd bool
+	// DeadMan is how long after a service was stopped for its swap the dead-man's
+	// switch puts the old files back, unless health has disarmed it; 0 is
+	// DefaultDeadMan.
+	DeadMan time.Duration
 }
+
+// OnFailure is what to do when a step fails after its first change of the host.
+type OnFailure string
+
+// What may follow a failure.
+const (
+	RollBack OnFailure = "rollback" // put back what the step has changed
+	Stop     OnFailure = "stop"     // leave everything as it is, to be looked at
+)
+
+// Defaults of Options.
+const (
+	DefaultKeepRuns = 2
+	DefaultDeadMan  = 10 * time.Minute
+)
 
 // KubeadmOptions are passed on to `kubeadm upgrade` as it spells them.
 type KubeadmOptions struct {

@@ -15,6 +15,10 @@ type Step struct {
 	Check func(context.Context, Env) (State, error)
 	// Run makes Check say Done. It is idempotent.
 	Run func(context.Context, Env) error
+	// Undo puts back what Run has changed, from what the run has kept. It is
+	// idempotent, and it does not need the bundle: Env.Bundle may be nil. Nil
+	// where a step changes nothing that is to be put back.
+	Undo func(context.Context, Env) error
 	// Kube steps change the cluster through its API only. In a pod they stay
 	// in the container, with its service account; the other steps enter the
 	// host and run there as a unit of systemd.
