@@ -38,6 +38,8 @@ type Command struct {
 	// Uninterruptible programs are waited for even when the context ends:
 	// killing them would leave something half-done.
 	Uninterruptible bool
+	// Changes says that the program changes the host, and is an Effect.
+	Changes bool
 	// UID and GID run the program as another user when they are not zero.
 	UID, GID uint32
 }

@@ -18,8 +18,12 @@ import (
 
 // FS is the host's file system below a root directory. All paths are the
 // host's own absolute paths; links are resolved as the host would, inside the
-// root. The zero value is not usable; use NewFS.
-type FS struct{ root string }
+// root. The zero value is not usable; use NewFS. What changes something is told
+// to the Watch, if it has one.
+type FS struct {
+	root  string
+	watch Watch
+}
 
 // NewFS returns the file system below root: "/" on the node itself.
 func NewFS(root string) FS { return FS{root: filepath.Clean(root)} }
@@ -104,34 +108,6 @@ func (fs FS) Exists(path string) (bool, error) {
 		return false, nil
 	}
 	return err == nil, err
-}
-
-// MkdirAll makes a directory and its parents; one that is there keeps its mode.
-func (fs FS) MkdirAll(path string, mode fs.FileMode) error {
-	_, err := at(fs, path, func(real string) (struct{}, error) { return struct{}{}, os.MkdirAll(real, mode) })
-	return err
-}
-
-// Remove removes one file or empty directory and makes that durable; one that
-// is not there is not an error.
-func (fs FS) Remove(path string) error {
-	real, err := fs.entry(path)
-	if err != nil {
-		return err
-	}
-	if err := os.Remove(real); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fs.named(err)
-	}
-	return fs.named(syncDir(filepath.Dir(real)))
-}
-
-// RemoveAll removes a tree; one that is not there is not an error.
-func (fs FS) RemoveAll(path string) error {
-	real, err := fs.entry(path)
-	if err != nil {
-		return err
-	}
-	return fs.named(os.RemoveAll(real))
 }
 
 // Digest is the sha256, in hex, of a file's content.

@@ -38,10 +38,6 @@ func (e *DigestError) Error() string {
 	return fmt.Sprintf("%s: content has sha256 %s, want %s", e.Path, e.Got, e.Want)
 }
 
-// tempMark is in the name of each temporary file of ours, so that what a crash
-// left can be told from anybody else's.
-const tempMark = ".upgrader-tmp"
-
 // Replace puts content in place of a file: written beside it under a temporary
 // name, given the old file's owner, extended attributes and times policy,
 // fsynced, renamed over it, and the directory fsynced. A crash at any instant
@@ -66,18 +62,26 @@ type Prepared struct {
 
 // Prepare is the part of Replace that may find the disk full or the content
 // altered: it changes nothing but for the temporary file.
-func (fs FS) Prepare(ctx context.Context, r Replacement) (p *Prepared, err error) {
+func (fs FS) Prepare(ctx context.Context, r Replacement) (*Prepared, error) {
 	real, err := fs.Resolve(r.Path)
 	if err != nil {
 		return nil, err
 	}
 	temp := tempName(real)
-	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fs.named(err)
+	if err := fs.sweep(temp); err != nil {
+		return nil, err
 	}
+	if err := fs.change(OpWrite, temp, func() error { return fs.write(ctx, r, real, temp) }); err != nil {
+		return nil, err
+	}
+	return &Prepared{fs: fs, path: r.Path, temp: temp, real: real}, nil
+}
+
+// write makes the temporary file, or nothing.
+func (fs FS) write(ctx context.Context, r Replacement, real, temp string) (err error) {
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, fs.named(err)
+		return fs.named(err)
 	}
 	defer func() {
 		_ = f.Close()
@@ -87,62 +91,30 @@ func (fs FS) Prepare(ctx context.Context, r Replacement) (p *Prepared, err error
 	}()
 	h := sha256.New()
 	if _, err := io.Copy(io.MultiWriter(f, h), &contextReader{ctx, r.Content}); err != nil {
-		return nil, fmt.Errorf("write %s: %w", r.Path, fs.named(err))
+		return fmt.Errorf("write %s: %w", r.Path, fs.named(err))
 	}
 	if got := hex.EncodeToString(h.Sum(nil)); r.SHA256 != "" && got != r.SHA256 {
-		return nil, &DigestError{Path: r.Path, Want: r.SHA256, Got: got}
+		return &DigestError{Path: r.Path, Want: r.SHA256, Got: got}
 	}
 	if err := inherit(f, real, r.Mode); err != nil {
-		return nil, fs.named(err)
+		return fs.named(err)
 	}
-	if err := f.Sync(); err != nil {
-		return nil, fs.named(err)
-	}
-	return &Prepared{fs: fs, path: r.Path, temp: temp, real: real}, nil
+	return fs.named(f.Sync())
 }
 
 // Commit gives the file its name and makes that durable.
 func (p *Prepared) Commit() error {
-	if err := os.Rename(p.temp, p.real); err != nil {
-		return fmt.Errorf("rename over %s: %w", p.path, err)
-	}
-	return p.fs.named(syncDir(filepath.Dir(p.real)))
+	return p.fs.change(OpRename, p.real, func() error {
+		if err := os.Rename(p.temp, p.real); err != nil {
+			return fmt.Errorf("rename over %s: %w", p.path, err)
+		}
+		return p.fs.named(syncDir(filepath.Dir(p.real)))
+	})
 }
 
 // Discard removes what was prepared and not committed. What stays in spite of
-// it is removed by the next Prepare.
-func (p *Prepared) Discard() { _ = os.Remove(p.temp) }
-
-// Link replaces the file at to, or nothing, by another name of the one at from,
-// atomically and durably: it takes no room. Not every pair of directories can do
-// that; the error says so, and nothing is changed.
-func (fs FS) Link(from, to string) error {
-	source, err := fs.Resolve(from)
-	if err != nil {
-		return err
-	}
-	real, err := fs.Resolve(to)
-	if err != nil {
-		return err
-	}
-	temp := tempName(real)
-	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fs.named(err)
-	}
-	if err := os.Link(source, temp); err != nil {
-		return fmt.Errorf("link %s to %s: %w", from, to, err)
-	}
-	// rename(2) does nothing where both are names of one file already.
-	defer func() { _ = os.Remove(temp) }()
-	if err := os.Rename(temp, real); err != nil {
-		return fmt.Errorf("rename over %s: %w", to, err)
-	}
-	return fs.named(syncDir(filepath.Dir(real)))
-}
-
-func tempName(real string) string {
-	return filepath.Join(filepath.Dir(real), "."+filepath.Base(real)+tempMark)
-}
+// it is removed by the next Prepare, Link or Remove of the same path.
+func (p *Prepared) Discard() { _ = p.fs.sweep(p.temp) }
 
 // WriteFile replaces a file's content, as Replace does.
 func (fs FS) WriteFile(ctx context.Context, path string, data []byte, mode fs.FileMode) error {
@@ -166,20 +138,22 @@ func (fs FS) CopyFile(ctx context.Context, from, to string) error {
 
 // AppendLine appends data and a newline to a file of ours and fsyncs it; the
 // line is there as a whole or, after a crash, as a torn tail.
-func (fs FS) AppendLine(path string, data []byte) (err error) {
+func (fs FS) AppendLine(path string, data []byte) error {
 	real, err := fs.Resolve(path)
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(real, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
-		return fs.named(err)
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	if _, err := f.Write(append(data, '\n')); err != nil {
-		return fs.named(err)
-	}
-	return fs.named(f.Sync())
+	return fs.change(OpAppend, real, func() (err error) {
+		f, err := os.OpenFile(real, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+		if err != nil {
+			return fs.named(err)
+		}
+		defer func() { err = errors.Join(err, f.Close()) }()
+		if _, err := f.Write(append(data, '\n')); err != nil {
+			return fs.named(err)
+		}
+		return fs.named(f.Sync())
+	})
 }
 
 // inherit gives the new file what the old one had: owner and extended

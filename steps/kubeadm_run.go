@@ -175,6 +175,7 @@ func kubeadm(ctx context.Context, env Env, argv []string, s *snapshot) error {
 	_, err := env.Host.Commands.Run(ctx, hostexec.Command{
 		Argv:            argv,
 		Uninterruptible: true,
+		Changes:         true,
 		Line: func(line string) {
 			// The log is a convenience: a full disk must not make an upgrade fail.
 			_ = env.Host.FS.AppendLine(log, []byte(line))
