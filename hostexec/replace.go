@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -136,14 +135,16 @@ func (fs FS) CopyFile(ctx context.Context, from, to string) error {
 	return fs.Replace(ctx, Replacement{Path: to, Content: f, Mode: info.Mode().Perm()})
 }
 
-// AppendLine appends data and a newline to a file of ours and fsyncs it; the
-// line is there as a whole or, after a crash, as a torn tail.
+// AppendLine appends data and a newline to a file of ours, which is made where
+// it is not there, and fsyncs it; the line is there as a whole or, after a crash,
+// as a torn tail.
 func (fs FS) AppendLine(path string, data []byte) error {
 	real, err := fs.Resolve(path)
 	if err != nil {
 		return err
 	}
 	return fs.change(OpAppend, real, func() (err error) {
+		_, there := os.Lstat(real)
 		f, err := os.OpenFile(real, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 		if err != nil {
 			return fs.named(err)
@@ -152,7 +153,10 @@ func (fs FS) AppendLine(path string, data []byte) error {
 		if _, err := f.Write(append(data, '\n')); err != nil {
 			return fs.named(err)
 		}
-		return fs.named(f.Sync())
+		if err := f.Sync(); err != nil || there == nil {
+			return fs.named(err)
+		}
+		return fs.named(syncDir(filepath.Dir(real)))
 	})
 }
 
@@ -176,32 +180,7 @@ func inherit(f *os.File, old string, mode fs.FileMode) error {
 	if err := f.Chmod(mode.Perm()); err != nil {
 		return err
 	}
-	return copyXattrs(old, f)
-}
-
-func copyXattrs(old string, f *os.File) error {
-	size, err := unix.Llistxattr(old, nil)
-	if size == 0 || errors.Is(err, unix.ENOTSUP) {
-		return nil
-	}
-	if err != nil {
-		return &os.PathError{Op: "listxattr", Path: old, Err: err}
-	}
-	names := make([]byte, size)
-	if size, err = unix.Llistxattr(old, names); err != nil {
-		return &os.PathError{Op: "listxattr", Path: old, Err: err}
-	}
-	for name := range strings.SplitSeq(strings.TrimRight(string(names[:size]), "\x00"), "\x00") {
-		value := make([]byte, 1<<16) // XATTR_SIZE_MAX
-		n, err := unix.Lgetxattr(old, name, value)
-		if err != nil {
-			return &os.PathError{Op: "getxattr " + name, Path: old, Err: err}
-		}
-		if err := unix.Fsetxattr(int(f.Fd()), name, value[:n], 0); err != nil && !errors.Is(err, unix.ENOTSUP) {
-			return &os.PathError{Op: "setxattr " + name, Path: f.Name(), Err: err}
-		}
-	}
-	return nil
+	return copyXattrs(old, f.Name())
 }
 
 func syncDir(dir string) error {
