@@ -30,6 +30,7 @@ type containerd struct {
 	conditions []*runtimeapi.RuntimeCondition
 	config     string
 	statuses   map[string]*runtimeapi.ContainerStatus
+	did        []string
 }
 
 type versionService struct {
@@ -70,6 +71,16 @@ func (runtimeService) ListPodSandbox(context.Context, *runtimeapi.ListPodSandbox
 		{Id: "sandbox", Metadata: meta, State: runtimeapi.PodSandboxState_SANDBOX_READY, CreatedAt: 1e9},
 		{Id: "old", Metadata: meta, State: runtimeapi.PodSandboxState_SANDBOX_NOTREADY},
 	}}, nil
+}
+
+func (s runtimeService) StopPodSandbox(_ context.Context, r *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+	s.c.did = append(s.c.did, "stop "+r.GetPodSandboxId())
+	return &runtimeapi.StopPodSandboxResponse{}, nil
+}
+
+func (s runtimeService) RemovePodSandbox(_ context.Context, r *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+	s.c.did = append(s.c.did, "remove "+r.GetPodSandboxId())
+	return &runtimeapi.RemovePodSandboxResponse{}, nil
 }
 
 func (runtimeService) ListContainers(context.Context, *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
@@ -160,6 +171,20 @@ func TestContainers(t *testing.T) {
 		if id, err := client.ImageID(t.Context(), ref); id != want || err != nil {
 			t.Errorf("%s: %q %v", ref, id, err)
 		}
+	}
+}
+
+// All of a pod's sandboxes go, also those that do not run, and no other's.
+func TestRemovePod(t *testing.T) {
+	c := &containerd{}
+	_, client := serve(t, c)
+	for _, pod := range []string{"other", "pod"} {
+		if err := client.RemovePod(t.Context(), "ns", pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"stop sandbox", "remove sandbox", "stop old", "remove old"}, c.did); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -71,6 +71,27 @@ func (c *client) Containers(ctx context.Context) ([]Container, error) {
 	return running, nil
 }
 
+func (c *client) RemovePod(ctx context.Context, namespace, name string) error {
+	sandboxes, err := c.runtime().ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return fmt.Errorf("list sandboxes: %w", err)
+	}
+	for _, s := range sandboxes.GetItems() {
+		if s.GetMetadata().GetNamespace() != namespace || s.GetMetadata().GetName() != name {
+			continue
+		}
+		_, err := c.runtime().StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: s.GetId()})
+		if err != nil {
+			return fmt.Errorf("stop sandbox %.12s of pod %s/%s: %w", s.GetId(), namespace, name, err)
+		}
+		_, err = c.runtime().RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.GetId()})
+		if err != nil {
+			return fmt.Errorf("remove sandbox %.12s of pod %s/%s: %w", s.GetId(), namespace, name, err)
+		}
+	}
+	return nil
+}
+
 // ProcessStart is when a process of the host started, in clock ticks after
 // boot: together with its number it names the process for as long as the host
 // is up. A process that does not exist is os.ErrNotExist.

@@ -23,6 +23,10 @@ type Client interface {
 	// Ended tells whether a container that does not run any more ended by
 	// itself or was removed. It is false for one that containerd lost.
 	Ended(ctx context.Context, id string) (bool, error)
+	// RemovePod stops and removes all sandboxes of a pod with their containers.
+	// One that is not there is not an error. The kubelet, where it runs, makes
+	// the pod again.
+	RemovePod(ctx context.Context, namespace, name string) error
 	Close() error
 }
 

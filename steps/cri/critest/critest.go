@@ -29,6 +29,8 @@ type State struct {
 	Containers []cri.Container
 	Images     map[string]string // reference: id
 	Ended      []string          // ids of containers that ended by themselves
+	// RemovePod is the error of each removal; nil removes the pod's containers.
+	RemovePod error
 }
 
 // New is a runtime of this state.
@@ -101,6 +103,19 @@ func (c *client) ImageID(ctx context.Context, ref string) (string, error) {
 func (c *client) Ended(ctx context.Context, id string) (bool, error) {
 	s, err := c.ask(ctx)
 	return slices.Contains(s.Ended, id), err
+}
+
+func (c *client) RemovePod(ctx context.Context, namespace, name string) error {
+	s, err := c.ask(ctx)
+	if err := errors.Join(err, s.RemovePod); err != nil {
+		return err
+	}
+	c.r.Change(func(s *State) {
+		s.Containers = slices.DeleteFunc(slices.Clone(s.Containers), func(of cri.Container) bool {
+			return of.Namespace == namespace && of.Pod == name
+		})
+	})
+	return nil
 }
 
 func (c *client) Close() error {
