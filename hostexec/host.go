@@ -38,6 +38,18 @@ type Units interface {
 	// StartTransient starts t as a unit of its own, outside the caller's
 	// cgroup. ErrUnitExists when a unit of this name is loaded already.
 	StartTransient(ctx context.Context, t Transient) error
+	// StartTransientTimer arms t; nobody has to stay for it to fire, and a
+	// daemon-reload does not lose it. One of this name that is armed already is
+	// replaced; for a moment there is none then. ErrUnitExists while its service
+	// runs.
+	StartTransientTimer(ctx context.Context, t Timer) error
+	// StopTransient stops a transient unit and forgets it; one that is not there
+	// is not an error. A timer's service that runs already is another unit, and
+	// goes on.
+	StopTransient(ctx context.Context, unit string) error
+	// Kill sends a signal to the unit's main process alone: containers are in
+	// containerd's cgroup too. A unit without one is not an error.
+	Kill(ctx context.Context, unit string, signal int) error
 }
 
 // Dialer dials a unix socket of the host by its path on the host.

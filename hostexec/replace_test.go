@@ -42,3 +42,20 @@ func TestLink(t *testing.T) {
 		t.Errorf("the other name has %q", got)
 	}
 }
+
+func TestSymlink(t *testing.T) {
+	fs, root := tree(t, map[string]string{"/wants/a.service": "-> /old", "/wants/b.service": "a file", "/wants/.c.service.upgrader-tmp": "left by a crash"})
+	for _, path := range []string{"/wants/a.service", "/wants/b.service", "/wants/c.service"} {
+		for range 2 {
+			must(t, fs.Symlink("/new/unit", path))
+			if text, err := fs.Readlink(path); err != nil || text != "/new/unit" {
+				t.Errorf("%s: %s, %v", path, text, err)
+			}
+		}
+	}
+	entries, err := os.ReadDir(root + "/wants")
+	must(t, err)
+	if len(entries) != 3 {
+		t.Errorf("left behind: %v", entries)
+	}
+}

@@ -166,7 +166,7 @@ func (s *Systemd) ResetFailed(ctx context.Context, unit string) error {
 		return err
 	}
 	err = conn.ResetFailedUnitContext(ctx, unit)
-	if isDBusError(err, "org.freedesktop.systemd1.NoSuchUnit") {
+	if isDBusError(err, noSuchUnit) {
 		return nil
 	}
 	if err != nil {
@@ -214,9 +214,4 @@ func (s *Systemd) Show(ctx context.Context, unit string) (Unit, error) {
 func get[T any](p map[string]any, name string) T {
 	v, _ := p[name].(T)
 	return v
-}
-
-func isDBusError(err error, name string) bool {
-	var e godbus.Error
-	return errors.As(err, &e) && e.Name == name
 }

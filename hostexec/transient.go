@@ -2,6 +2,8 @@ package hostexec
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/dbus"
@@ -18,14 +20,32 @@ const (
 
 // StartTransient implements Units.
 func (s *Systemd) StartTransient(ctx context.Context, t Transient) error {
+	if err := t.validate(); err != nil {
+		return err
+	}
 	err := s.job(ctx, "start", t.Name, started, func(c *dbus.Conn, ch chan<- string) error {
 		_, err := c.StartTransientUnitContext(ctx, t.Name, "fail", transientProperties(t), ch)
 		return err
 	})
-	if isDBusError(err, "org.freedesktop.systemd1.UnitExists") {
+	if isDBusError(err, unitExists) {
 		return ErrUnitExists
 	}
 	return err
+}
+
+// validate refuses what would not be run as it is. systemd replaces variables in
+// words, and at a daemon-reload it reads the words from a file in which it has
+// put a backslash before each "$" and ";", and up to version 253 keeps that.
+func (t Transient) validate() error {
+	if len(t.Argv) == 0 {
+		return fmt.Errorf("unit %s: no command", t.Name)
+	}
+	for _, word := range t.Argv {
+		if strings.ContainsAny(word, "$;") {
+			return fmt.Errorf(`unit %s: systemd would change the argument %q: use one without "$" and ";"`, t.Name, word)
+		}
+	}
+	return nil
 }
 
 // started is a transient unit whose process may have ended already.

@@ -67,7 +67,7 @@ func (u Unit) Binary() (string, error) {
 type Transient struct {
 	Name        string // with .service
 	Description string
-	Argv        []string
+	Argv        []string // no "$" and no ";" in it: systemd does not keep them
 	Env         []string
 	// Log is the file that both outputs are appended to.
 	Log string

@@ -23,6 +23,7 @@ const (
 	OpWrite     = "write"      // a temporary file, complete and fsynced: TempOf tells for which file
 	OpRename    = "rename"     // a temporary file takes the name of this one
 	OpLink      = "link"       // another name for a file, in place of what had this one
+	OpSymlink   = "symlink"    // a symbolic link, in place of what had this name
 	OpRemove    = "remove"     // a file or an empty directory
 	OpRemoveAll = "remove-all" // a tree
 	OpAppend    = "append"     // a line to a file
@@ -33,6 +34,9 @@ const (
 	OpDaemonReload   = "daemon-reload"
 	OpResetFailed    = "reset-failed"
 	OpStartTransient = "start-transient"
+	OpStartTimer     = "start-timer"
+	OpStopTransient  = "stop-transient"
+	OpKill           = "kill"
 
 	OpRun = "run" // a command with Changes
 )
@@ -128,6 +132,18 @@ func (u watchedUnits) ResetFailed(ctx context.Context, unit string) error {
 
 func (u watchedUnits) StartTransient(ctx context.Context, t Transient) error {
 	return u.change(OpStartTransient, t.Name, func() error { return u.units.StartTransient(ctx, t) })
+}
+
+func (u watchedUnits) StartTransientTimer(ctx context.Context, t Timer) error {
+	return u.change(OpStartTimer, t.Name, func() error { return u.units.StartTransientTimer(ctx, t) })
+}
+
+func (u watchedUnits) StopTransient(ctx context.Context, unit string) error {
+	return u.change(OpStopTransient, unit, func() error { return u.units.StopTransient(ctx, unit) })
+}
+
+func (u watchedUnits) Kill(ctx context.Context, unit string, signal int) error {
+	return u.change(OpKill, unit, func() error { return u.units.Kill(ctx, unit, signal) })
 }
 
 type watchedCommands struct {

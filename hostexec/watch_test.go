@@ -78,6 +78,10 @@ func TestEveryChangeOfFilesIsWatched(t *testing.T) {
 		},
 		{"link", nil, func(_ *testing.T, fs hostexec.FS) error { return fs.Link("/log", "/kept/log") }, []string{"link /kept/log"}},
 		{"link to itself", nil, func(_ *testing.T, fs hostexec.FS) error { return fs.Link("/usr/bin/kubelet", "/usr/lib/kubelet-1.35") }, nil},
+		{"symlink", nil, func(_ *testing.T, fs hostexec.FS) error { return fs.Symlink("/log", "/usr/bin/kubelet") }, []string{"symlink /usr/bin/kubelet"}},
+		{"symlink that is there", nil, func(_ *testing.T, fs hostexec.FS) error {
+			return fs.Symlink("/usr/lib/kubelet-1.35", "/usr/bin/kubelet")
+		}, nil},
 		{"remove", nil, func(_ *testing.T, fs hostexec.FS) error { return fs.Remove("/usr/bin/kubelet") }, []string{"remove /usr/bin/kubelet"}},
 		{"remove what a crash left", temp, func(_ *testing.T, fs hostexec.FS) error { return fs.Remove("/usr/bin/kubectl") }, []string{"remove /usr/bin/.kubectl.upgrader-tmp"}},
 		{"remove nothing", nil, func(_ *testing.T, fs hostexec.FS) error { return fs.Remove("/not/there") }, nil},
@@ -143,6 +147,8 @@ func TestAFailedChangeIsTold(t *testing.T) {
 func TestUnitsAndCommandsAreWatched(t *testing.T) {
 	units := hostexectest.NewUnits(hostexec.Unit{Name: "kubelet.service", ActiveState: "active"})
 	units.OnTransient("upgrader.service", func(hostexec.Transient) {})
+	units.OnTimer("x.timer", nil)
+	units.OnKill("kubelet.service", func(int) error { return nil })
 	commands := &hostexectest.Commands{}
 	commands.Say("kubeadm", "")
 	host := hostexec.Host{FS: hostexec.NewFS(t.TempDir()), Units: units, Commands: commands}
@@ -152,12 +158,17 @@ func TestUnitsAndCommandsAreWatched(t *testing.T) {
 		_, err3 := h.Commands.Run(ctx, hostexec.Command{Argv: []string{"kubeadm", "upgrade", "node"}, Changes: true})
 		return errors.Join(err, err2, err3, h.Units.Stop(ctx, "kubelet.service"), h.Units.Reload(ctx),
 			h.Units.ResetFailed(ctx, "kubelet.service"), h.Units.Start(ctx, "kubelet.service"),
-			h.Units.StartTransient(ctx, hostexec.Transient{Name: "upgrader.service"}))
+			h.Units.StartTransient(ctx, hostexec.Transient{Name: "upgrader.service"}),
+			h.Units.StartTransientTimer(ctx, hostexec.Timer{Name: "x.timer", After: 1, Service: hostexec.Transient{Argv: []string{"/x"}}}),
+			h.Units.StopTransient(ctx, "x.timer"), h.Units.Kill(ctx, "kubelet.service", 9))
 	}
 	other, w := &witness{}, &witness{}
 	must(t, work(t.Context(), host.Watched(other).Watched(w)))
 	var want []string
-	for _, e := range []string{"run kubeadm upgrade node", "stop kubelet.service", "daemon-reload", "reset-failed kubelet.service", "start kubelet.service", "start-transient upgrader.service"} {
+	for _, e := range []string{
+		"run kubeadm upgrade node", "stop kubelet.service", "daemon-reload", "reset-failed kubelet.service", "start kubelet.service",
+		"start-transient upgrader.service", "start-timer x.timer", "stop-transient x.timer", "kill kubelet.service",
+	} {
 		want = append(want, e, "done "+e)
 	}
 	if diff := cmp.Diff(want, w.told); diff != "" {

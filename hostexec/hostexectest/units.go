@@ -29,6 +29,8 @@ type unit struct {
 	nextPID        int
 	starts, stops  int
 	transientStart func(hostexec.Transient) error
+	timer          *timer
+	killed         func(signal int) error
 }
 
 // NewUnits is a systemd with these units.
@@ -54,8 +56,8 @@ func (f *Units) Put(u hostexec.Unit) {
 	f.units[u.Name] = &unit{Unit: u, fail: map[string]error{}, nextPID: u.MainPID + 1000}
 }
 
-// Fail makes the verb ("start", "stop") of a unit fail with err from now on;
-// nil mends it.
+// Fail makes the verb ("start", "stop", "show", "start-timer", "stop-transient",
+// "kill") of a unit fail with err from now on; nil mends it.
 func (f *Units) Fail(verb, name string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -190,7 +192,7 @@ func (f *Units) ResetFailed(ctx context.Context, name string) error {
 func (f *Units) OnTransient(name string, run func(hostexec.Transient)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	u := &unit{Unit: hostexec.Unit{Name: name, LoadState: "not-found", ActiveState: "inactive"}}
+	u := &unit{Unit: hostexec.Unit{Name: name, LoadState: "not-found", ActiveState: "inactive"}, fail: map[string]error{}}
 	u.transientStart = func(t hostexec.Transient) error {
 		if u.ActiveState == "active" {
 			return hostexec.ErrUnitExists

@@ -26,6 +26,10 @@ const (
 
 func TestMain(m *testing.M) {
 	host.Reexec()
+	if root := os.Getenv(armVariable); root != "" {
+		fmt.Fprintln(os.Stderr, armAndWait(root))
+		os.Exit(1)
+	}
 	dir, err := os.MkdirTemp("", "upgrader-e2e-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
