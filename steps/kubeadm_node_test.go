@@ -61,18 +61,18 @@ type nodeOptions struct {
 	kubeadm      KubeadmOptions
 }
 
-func worker(o *nodeOptions)            { o.role, o.apiServer, o.cluster = Worker, newVersion, newVersion }
-func externalEtcd(o *nodeOptions)      { o.externalEtcd = true }
-func cordoned(o *nodeOptions)          { o.cordoned = true }
-func atTarget(o *nodeOptions)          { o.version = newVersion }
-func clusterAt(v string) nodeOption    { return func(o *nodeOptions) { o.cluster = v } }
-func with(k KubeadmOptions) nodeOption { return func(o *nodeOptions) { o.kubeadm = k } }
-func apiServerAt(v string) nodeOption  { return func(o *nodeOptions) { o.apiServer = v } }
+func worker(o *nodeOptions)                   { o.role, o.apiServer, o.cluster = Worker, newVersion, newVersion }
+func externalEtcd(o *nodeOptions)             { o.externalEtcd = true }
+func cordoned(o *nodeOptions)                 { o.cordoned = true }
+func atTarget(o *nodeOptions)                 { o.version = newVersion }
+func clusterAt(v string) nodeOption           { return func(o *nodeOptions) { o.cluster = v } }
+func kubeadmWith(k KubeadmOptions) nodeOption { return func(o *nodeOptions) { o.kubeadm = k } }
+func apiServerAt(v string) nodeOption         { return func(o *nodeOptions) { o.apiServer = v } }
 func etcdImage(v string) string {
 	return map[string]string{oldVersion: "3.6.6-0", newVersion: "3.6.8-0"}[v]
 }
-func imageID(ref string) string             { return "sha256:" + digestOf([]byte(ref)) }
-func digestOf(data []byte) string           { s := sha256.Sum256(data); return hex.EncodeToString(s[:]) }
+func imageID(ref string) string             { return "sha256:" + sha256Of([]byte(ref)) }
+func sha256Of(data []byte) string           { s := sha256.Sum256(data); return hex.EncodeToString(s[:]) }
 func (n *kubeadmNode) path(p string) string { return filepath.Join(n.fs.Root(), p) }
 
 func newKubeadmNode(t *testing.T, options ...nodeOption) *kubeadmNode {
@@ -181,7 +181,7 @@ func (n *kubeadmNode) newEnv(o nodeOptions) Env {
 	}
 	file := func(name, content string) image.File {
 		return image.File{
-			Path: name, Component: name, Place: "/opt/bundle/" + name, SHA256: digestOf([]byte(content)), Size: int64(len(content)), Mode: 0o755,
+			Path: name, Component: name, Place: "/opt/bundle/" + name, SHA256: sha256Of([]byte(content)), Size: int64(len(content)), Mode: 0o755,
 		}
 	}
 	return Env{

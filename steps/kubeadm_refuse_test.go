@@ -21,15 +21,15 @@ func TestKubeadmRefuses(t *testing.T) {
 		check  Phase
 	}{
 		"mixed flags": {
-			node: []nodeOption{with(KubeadmOptions{Config: "/etc/upgrade.yaml", EtcdUpgrade: &yes, Patches: "/p"})},
+			node: []nodeOption{kubeadmWith(KubeadmOptions{Config: "/etc/upgrade.yaml", EtcdUpgrade: &yes, Patches: "/p"})},
 			want: "--config together with --etcd-upgrade, --patches", exit: ExitUsage, check: Blocked,
 		},
 		"all and others": {
-			node: []nodeOption{with(KubeadmOptions{IgnorePreflightErrors: []string{"all", "Swap"}})},
+			node: []nodeOption{kubeadmWith(KubeadmOptions{IgnorePreflightErrors: []string{"all", "Swap"}})},
 			want: "beside all", exit: ExitUsage, check: Blocked,
 		},
 		"no patches": {
-			node: []nodeOption{with(KubeadmOptions{Patches: "/etc/patches"})},
+			node: []nodeOption{kubeadmWith(KubeadmOptions{Patches: "/etc/patches"})},
 			want: "--patches /etc/patches is not there", exit: ExitBlocked, check: Blocked,
 		},
 		"no admin.conf": {

@@ -77,24 +77,24 @@ func TestKubeadmUpgrade(t *testing.T) {
 			command: "kubeadm upgrade node",
 		},
 		"flags": {
-			node: []nodeOption{with(KubeadmOptions{
+			node: []nodeOption{kubeadmWith(KubeadmOptions{
 				Patches: "/etc/patches", CertificateRenewal: &no, EtcdUpgrade: &yes, IgnorePreflightErrors: []string{"Swap", "NumCPU"},
 			})},
 			before:  func(n *kubeadmNode) { n.write("/etc/patches/kube-apiserver.yaml", "{}", 0o600) },
 			command: "kubeadm upgrade apply v1.36.3 --yes --certificate-renewal=false --etcd-upgrade=true --patches=/etc/patches --ignore-preflight-errors=Swap,NumCPU",
 		},
 		"configuration": {
-			node:    []nodeOption{cordoned, with(KubeadmOptions{Config: "/etc/upgrade.yaml", IgnorePreflightErrors: []string{"Swap"}})},
+			node:    []nodeOption{cordoned, kubeadmWith(KubeadmOptions{Config: "/etc/upgrade.yaml", IgnorePreflightErrors: []string{"Swap"}})},
 			before:  func(n *kubeadmNode) { n.write("/etc/upgrade.yaml", "{}", 0o600) },
 			command: "kubeadm upgrade apply v1.36.3 --yes --config=/etc/upgrade.yaml --ignore-preflight-errors=Swap",
 		},
 		"cordoned": {node: []nodeOption{cordoned}, command: "kubeadm upgrade apply v1.36.3 --yes --ignore-preflight-errors=CreateJob"},
 		"cordoned, user ignores too": {
-			node:    []nodeOption{cordoned, with(KubeadmOptions{IgnorePreflightErrors: []string{"Swap"}})},
+			node:    []nodeOption{cordoned, kubeadmWith(KubeadmOptions{IgnorePreflightErrors: []string{"Swap"}})},
 			command: "kubeadm upgrade apply v1.36.3 --yes --ignore-preflight-errors=Swap,CreateJob",
 		},
 		"cordoned, user ignores all": {
-			node:    []nodeOption{cordoned, with(KubeadmOptions{IgnorePreflightErrors: []string{"all"}})},
+			node:    []nodeOption{cordoned, kubeadmWith(KubeadmOptions{IgnorePreflightErrors: []string{"all"}})},
 			command: "kubeadm upgrade apply v1.36.3 --yes --ignore-preflight-errors=all",
 		},
 		"cordoned worker": {node: []nodeOption{worker, cordoned}, command: "kubeadm upgrade node"},

@@ -63,7 +63,7 @@ containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 				Host: hostexec.Host{FS: hostexec.NewFS("/"), Commands: hostexec.Exec{}}, Log: slog.New(slog.DiscardHandler),
 				Bundle: &image.Bundle{Dir: filepath.Dir(binary), Manifest: image.Manifest{Files: []image.File{{
 					Path: filepath.Base(binary), Component: image.Kubelet, Place: "/usr/bin/kubelet",
-					Size: int64(len(content)), SHA256: digestOf(content),
+					Size: int64(len(content)), SHA256: sha256Of(content),
 				}}}},
 			}
 			var f kubeletFound
