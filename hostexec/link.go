@@ -52,30 +52,3 @@ func sameFile(a, b string) (bool, error) {
 	}
 	return err == nil && os.SameFile(ia, ib), err
 }
-
-// Symlink makes path a symbolic link with this text, atomically and durably, in
-// place of the link or the file that had the name. One with this text that is
-// there already stays as it is.
-func (fs FS) Symlink(text, path string) error {
-	real, err := fs.entry(path)
-	if err != nil {
-		return err
-	}
-	temp := tempName(real)
-	if err := fs.sweep(temp); err != nil {
-		return err
-	}
-	if have, err := os.Readlink(real); err == nil && have == text {
-		return fs.named(syncDir(filepath.Dir(real)))
-	}
-	return fs.change(OpSymlink, real, func() error {
-		if err := os.Symlink(text, temp); err != nil {
-			return fmt.Errorf("link %s to %s: %w", path, text, err)
-		}
-		if err := os.Rename(temp, real); err != nil {
-			_ = os.Remove(temp)
-			return fmt.Errorf("rename over %s: %w", path, err)
-		}
-		return fs.named(syncDir(filepath.Dir(real)))
-	})
-}

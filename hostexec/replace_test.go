@@ -45,7 +45,7 @@ func TestLink(t *testing.T) {
 
 func TestSymlink(t *testing.T) {
 	fs, root := tree(t, map[string]string{"/wants/a.service": "-> /old", "/wants/b.service": "a file", "/wants/.c.service.upgrader-tmp": "left by a crash"})
-	for _, path := range []string{"/wants/a.service", "/wants/b.service", "/wants/c.service"} {
+	for _, path := range []string{"/wants/a.service", "/wants/b.service", "/wants/c.service", "/more/wants/d.service"} {
 		for range 2 {
 			must(t, fs.Symlink("/new/unit", path))
 			if text, err := fs.Readlink(path); err != nil || text != "/new/unit" {

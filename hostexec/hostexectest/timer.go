@@ -3,6 +3,7 @@ package hostexectest
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"github.com/node-upgrader/node-upgrader/hostexec"
 )
@@ -88,13 +89,15 @@ func (f *Units) StartTransientTimer(ctx context.Context, t hostexec.Timer) error
 	return nil
 }
 
-// StopTransient implements hostexec.Units.
+// StopTransient implements hostexec.Units. One that was announced by OnTransient
+// and runs has to have an OnStop, which ends its process.
 func (f *Units) StopTransient(ctx context.Context, name string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	f.mu.Lock()
-	defer f.mu.Unlock()
+	unlocked := sync.OnceFunc(f.mu.Unlock)
+	defer unlocked()
 	u, err := f.known("stop-transient", name)
 	if err != nil {
 		return err
@@ -103,8 +106,12 @@ func (f *Units) StopTransient(ctx context.Context, name string) error {
 	case u.timer != nil:
 		u.timer.armed = false
 		u.LoadState, u.ActiveState, u.SubState = "not-found", "inactive", "dead"
-	case u.ActiveState == "active" || u.transientStart == nil:
+	case u.transientStart == nil, u.ActiveState == "active" && u.stopped == nil:
 		return fmt.Errorf("hostexectest: unexpected stop of transient unit %s", name)
+	case u.ActiveState == "active":
+		u.stops++
+		unlocked()
+		return u.stopped()
 	}
 	return nil
 }

@@ -54,6 +54,25 @@ func TestTimer(t *testing.T) {
 	}
 }
 
+func TestStopTransient(t *testing.T) {
+	units := hostexectest.NewUnits()
+	end, ended := make(chan struct{}), make(chan struct{})
+	units.OnTransient("upgrader.service", func(hostexec.Transient) { <-end; close(ended) })
+	if err := units.StopTransient(t.Context(), "upgrader.service"); err != nil {
+		t.Errorf("one that is not there: %v", err)
+	}
+	if err := units.StartTransient(t.Context(), hostexec.Transient{Name: "upgrader.service"}); err != nil {
+		t.Fatal(err)
+	}
+	if units.StopTransient(t.Context(), "upgrader.service") == nil {
+		t.Error("an unexpected stop")
+	}
+	units.OnStop("upgrader.service", func() error { close(end); <-ended; return nil })
+	if err := units.StopTransient(t.Context(), "upgrader.service"); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestKill(t *testing.T) {
 	units := hostexectest.NewUnits(hostexec.Unit{Name: "kubelet.service"})
 	if units.Kill(t.Context(), "kubelet.service", 9) == nil {
