@@ -48,6 +48,7 @@ type PodOptions struct {
 	ImagePullPolicy  corev1.PullPolicy // --image-pull-policy; "": IfNotPresent
 	ImagePullSecrets []string          // --image-pull-secrets
 
+	Run     RunOptions
 	Kubeadm KubeadmOptions
 	Drain   *DrainOptions // nil: the program's defaults
 }
@@ -93,7 +94,7 @@ func (o PodOptions) complete() (PodOptions, error) {
 		checkRunID(o.RunID),
 		checkPullPolicy(o.ImagePullPolicy),
 		checkSteps(o),
-		o.Kubeadm.validate(),
+		o.Run.validate(), o.Kubeadm.validate(),
 	}
 	for _, secret := range o.ImagePullSecrets {
 		errs = append(errs, invalid("--image-pull-secrets", secret, validation.IsDNS1123Subdomain(secret)))

@@ -82,6 +82,7 @@ func podTemplate(o PodOptions) corev1.PodTemplateSpec {
 			// For each step: it decides what the drain and the uncordon protect.
 			c.Args = append(c.Args, "--drain-first")
 		}
+		c.Args = append(c.Args, o.Run.args()...)
 		// Not only to the step of that name: copy looks at what kubeadm will be
 		// given, and the kubelet's judges whether the node is drained.
 		if step == stepCopy || step == stepKubeadm {
@@ -148,6 +149,7 @@ func container(o PodOptions, command string) corev1.Container {
 		Image:           o.Image,
 		ImagePullPolicy: o.ImagePullPolicy,
 		Args:            args,
+		Env:             askedBy(),
 		Resources:       resources(),
 		SecurityContext: &corev1.SecurityContext{
 			Privileged:             new(true),
@@ -156,6 +158,19 @@ func container(o PodOptions, command string) corev1.Container {
 		},
 		TerminationMessagePath:   corev1.TerminationMessagePathDefault,
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+	}
+}
+
+// askedBy tells the program which pod it is of, for the run's receipt.
+func askedBy() []corev1.EnvVar {
+	field := func(name, path string) corev1.EnvVar {
+		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{
+			FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path},
+		}}
+	}
+	return []corev1.EnvVar{
+		field("POD_NAMESPACE", "metadata.namespace"), field("POD_NAME", "metadata.name"),
+		{Name: "UPGRADER_ASKED_BY", Value: "pod $(POD_NAMESPACE)/$(POD_NAME)"},
 	}
 }
 

@@ -61,6 +61,42 @@ func (o KubeadmOptions) validate() error {
 	return errors.Join(errs...)
 }
 
+// RunOptions say what becomes of a run's failures and records. The zero value is
+// the program's defaults.
+type RunOptions struct {
+	OnFailure    string        // --on-failure: rollback or stop
+	KeepRuns     int           // --keep-runs
+	DeadManAfter time.Duration // --dead-man-after
+}
+
+func (o RunOptions) args() []string {
+	var args []string
+	if o.OnFailure != "" {
+		args = append(args, "--on-failure="+o.OnFailure)
+	}
+	if o.KeepRuns > 0 {
+		args = append(args, "--keep-runs="+strconv.Itoa(o.KeepRuns))
+	}
+	if o.DeadManAfter > 0 {
+		args = append(args, "--dead-man-after="+o.DeadManAfter.String())
+	}
+	return args
+}
+
+func (o RunOptions) validate() error {
+	var errs []error
+	if o.OnFailure != "" && o.OnFailure != "rollback" && o.OnFailure != "stop" {
+		errs = append(errs, &OptionError{"--on-failure", fmt.Sprintf("%q is neither rollback nor stop", o.OnFailure)})
+	}
+	if o.KeepRuns < 0 {
+		errs = append(errs, &OptionError{"--keep-runs", fmt.Sprintf("%d is negative", o.KeepRuns)})
+	}
+	if o.DeadManAfter < 0 {
+		errs = append(errs, &OptionError{"--dead-man-after", fmt.Sprintf("%v is negative", o.DeadManAfter)})
+	}
+	return errors.Join(errs...)
+}
+
 // DrainOptions are the drain step's; they carry the names and meanings of
 // `kubectl drain`'s flags. The fields are those of the step itself, so that one
 // converts into the other. Mind the zero value: it kills pods at once.

@@ -22,9 +22,9 @@ import (
 // left alone. Nothing is restarted, plugins are executed anew each time.
 func cniPluginsStep() Step {
 	return Step{
-		Name: "cni-plugins", Short: "replace the CNI plugins",
+		Name: stepCNIPlugins, Short: "replace the CNI plugins",
 		Timeout: 2 * time.Minute,
-		Check:   checkCNIPlugins, Run: runCNIPlugins,
+		Check:   checkCNIPlugins, Run: runCNIPlugins, Undo: undoCNIPlugins,
 	}
 }
 

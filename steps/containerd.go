@@ -25,9 +25,9 @@ import (
 // memory, and an old containerd could not read what a new one would write.
 func containerdStep() Step {
 	return Step{
-		Name: "containerd", Short: "replace containerd, its shim, ctr and runc",
+		Name: stepContainerd, Short: "replace containerd, its shim, ctr and runc",
 		Timeout: 5 * time.Minute,
-		Check:   checkContainerd, Run: runContainerd,
+		Check:   checkContainerd, Run: runContainerd, Undo: undoContainerd,
 	}
 }
 

@@ -18,7 +18,7 @@ func swapContainerd(ctx context.Context, env Env, l containerdLook) error {
 	}
 	var unknown []shim // to the old containerd, put back
 	err := swap(ctx, env, swapped{
-		unit: containerdUnit,
+		step: stepContainerd, unit: containerdUnit,
 		// All of them, also those that an interrupted attempt has replaced:
 		// they have to be put back together.
 		files: l.files,
@@ -74,6 +74,12 @@ func unknownShims(ctx context.Context, env Env, l containerdLook) ([]shim, error
 	if fields := strings.Fields(string(out.Stdout)); err == nil && len(fields) >= 3 {
 		version = fields[2]
 	}
+	return shimsUnknownTo(env, l, version)
+}
+
+// shimsUnknownTo are the shims that a containerd of this version, "" for any,
+// does not find.
+func shimsUnknownTo(env Env, l containerdLook, version string) ([]shim, error) {
 	if version == "" || semver.Compare(semverOf(version), "v2.0.0-0") >= 0 {
 		return nil, nil
 	}

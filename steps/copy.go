@@ -33,7 +33,7 @@ const inodes = 512
 // that every later step, and a rollback, work without the image.
 func copyStep() Step {
 	return Step{
-		Name: "copy", Short: "verify the bundle and stage it on the host with the upgrader itself",
+		Name: stepCopy, Short: "verify the bundle and stage it on the host with the upgrader itself",
 		Timeout: 10 * time.Minute, Check: checkCopy, Run: runCopy,
 	}
 }

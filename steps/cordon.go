@@ -123,8 +123,10 @@ func patchNode(ctx context.Context, env Env, client kubernetes.Interface, decide
 			if err != nil {
 				return err
 			}
-			node, err = nodes.Patch(ctx, env.Node.Name, types.MergePatchType, data, metav1.PatchOptions{FieldManager: fieldManager})
-			return err
+			return env.change("patch", "node/"+env.Node.Name, func() (err error) {
+				node, err = nodes.Patch(ctx, env.Node.Name, types.MergePatchType, data, metav1.PatchOptions{FieldManager: fieldManager})
+				return err
+			})
 		})
 		// The kubelet and controllers write to the Node all the time.
 		if !apierrors.IsConflict(err) || env.Clock.Sleep(ctx, 100*time.Millisecond) != nil {

@@ -25,8 +25,10 @@ type Invocation struct {
 	ID      string   `json:"id"` // distinguishes this start from every other
 	RunID   string   `json:"runID"`
 	Bundle  string   `json:"bundle"`
-	Command string   `json:"command"` // run, or a step's name
-	Flags   []string `json:"flags"`   // those that say what is done
+	By      string   `json:"by"`      // who asked for it
+	Command string   `json:"command"` // run, rollback, abandon, or a step's name
+	Args    []string `json:"args,omitempty"`
+	Flags   []string `json:"flags"` // those that say what is done
 	Argv    []string `json:"argv"`
 	Log     string   `json:"log"`
 	Offset  int64    `json:"offset"` // where in Log this invocation begins
@@ -108,7 +110,7 @@ func Attach(ctx context.Context, env Env, inv Invocation, emit func(line []byte)
 	}
 	env.Log.Info("attached to the running unit", "unit", UnitName, "command", running.Command)
 	o, err := follow(ctx, env, running, emit)
-	if running.Command == inv.Command && slices.Equal(running.Flags, inv.Flags) {
+	if running.Command == inv.Command && slices.Equal(running.Args, inv.Args) && slices.Equal(running.Flags, inv.Flags) {
 		return o, true, err
 	}
 	var detached *DetachedError
@@ -137,10 +139,18 @@ func start(ctx context.Context, env Env, inv Invocation) (Invocation, error) {
 	return inv, env.Host.Units.StartTransient(ctx, hostexec.Transient{
 		Name: UnitName, Description: "upgrader " + inv.Command + " (run " + inv.RunID + ")",
 		Argv: inv.Argv, Log: inv.Log,
-		Env: []string{InvocationEnv + "=" + string(data), "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"},
-		// Longer than kubeadm may take: it must not be killed half-way.
-		StopGrace: 50 * time.Minute,
+		Env: append(unitEnv(), InvocationEnv+"="+string(data)), StopGrace: stopGrace,
 	})
+}
+
+// stopGrace is longer than kubeadm may take: it must not be killed half-way.
+const stopGrace = 50 * time.Minute
+
+// logFile is a run's log, in its record: one JSON object a line.
+const logFile = "log.jsonl"
+
+func unitEnv() []string {
+	return []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
 }
 
 // ParseInvocation finds the invocation in a unit's environment.

@@ -36,7 +36,7 @@ func drainStep(timeout time.Duration, protects ...Step) Step {
 		timeout = forever
 	}
 	return Step{
-		Name: "drain", Short: "cordon the node and evict its pods",
+		Name: stepDrain, Short: "cordon the node and evict its pods",
 		Timeout: timeout + 2*time.Minute, // to get at the API server, and to uncordon after a failure
 		Kube:    true, Check: d.check, Run: d.run,
 	}

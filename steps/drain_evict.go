@@ -73,7 +73,7 @@ func (e *evictions) round(ctx context.Context, pods []corev1.Pod) error {
 		if p.DeletionTimestamp != nil {
 			continue
 		}
-		err := remove(helper, &p)
+		err := e.env.change("evict", podName(&p), func() error { return remove(helper, &p) })
 		switch {
 		case err == nil:
 			if !e.accepted[p.UID] {

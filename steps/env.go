@@ -15,7 +15,8 @@ import (
 // Env is the node as a step sees it, and all that a step may touch. It is
 // passed by value.
 type Env struct {
-	Host   hostexec.Host
+	Host hostexec.Host
+	// Bundle is what is installed; nil in a rollback.
 	Bundle *image.Bundle
 	Node   Node
 	Record Record
@@ -32,6 +33,12 @@ type Env struct {
 	Probe func(ctx context.Context, url string) error
 	Clock Clock
 	Log   *slog.Logger
+	// Watch, if there is one, is told of each change after the journal.
+	Watch hostexec.Watch
+	// Program is the staged upgrader that this process runs, by its path on the
+	// host: what the dead-man's switch and the recovery at boot start. "" where
+	// nothing of the host is swapped.
+	Program string
 	// Staging is what the copy step needs to know of this process.
 	Staging Staging
 	// Options as given by the user.
@@ -93,6 +100,9 @@ type Options struct {
 	// RestoreEtcd lets a rollback put a control plane back by the snapshot of
 	// its only etcd member: what was written to the cluster since is lost.
 	RestoreEtcd bool
+	// NoDrain lets a rollback go on under pods that a drain would have taken
+	// away: where the API server is gone, there is no other way.
+	NoDrain bool
 	// DeadMan is how long after a service was stopped for its swap the dead-man's
 	// switch puts the old files back, unless health has disarmed it; 0 is
 	// DefaultDeadMan.

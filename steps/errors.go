@@ -34,13 +34,17 @@ type RolledBackError struct{ Err error }
 func (e *RolledBackError) Error() string { return e.Err.Error() + " (rolled back)" }
 func (e *RolledBackError) Unwrap() error { return e.Err }
 
-// RollbackError is a failure whose rollback failed too.
+// RollbackError is a failure whose rollback failed too; without Err, a rollback
+// that was asked for.
 type RollbackError struct {
 	Err      error
 	Rollback error
 }
 
 func (e *RollbackError) Error() string {
+	if e.Err == nil {
+		return "the rollback is incomplete: " + e.Rollback.Error()
+	}
 	return e.Err.Error() + "; the rollback is incomplete: " + e.Rollback.Error()
 }
 func (e *RollbackError) Unwrap() []error { return []error{e.Err, e.Rollback} }

@@ -21,7 +21,7 @@ import (
 // made it so. A worker shows nothing of it, so that a record is kept there.
 func kubeadmStep() Step {
 	return Step{
-		Name:    "kubeadm",
+		Name:    stepKubeadm,
 		Short:   "install kubeadm and upgrade by it what it manages",
 		Timeout: 45 * time.Minute,
 		Check:   checkKubeadm,

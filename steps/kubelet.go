@@ -30,8 +30,8 @@ const (
 func kubeletStep() Step {
 	k := &kubeletUpgrade{}
 	return Step{
-		Name: "kubelet", Short: "replace the kubelet and kubectl",
-		Timeout: 5 * time.Minute, Check: k.check, Run: k.run,
+		Name: stepKubelet, Short: "replace the kubelet and kubectl",
+		Timeout: 5 * time.Minute, Check: k.check, Run: k.run, Undo: undoKubelet,
 	}
 }
 
@@ -101,7 +101,7 @@ func (k *kubeletUpgrade) run(ctx context.Context, env Env) error {
 	}
 	swapping := false
 	err = swap(ctx, env, swapped{
-		unit: kubeletUnit, files: found.toInstall(),
+		step: stepKubelet, unit: kubeletUnit, files: found.toInstall(),
 		prepare: func(ctx context.Context) error {
 			if !swapping { // the start of the new kubelet
 				swapping = true

@@ -22,22 +22,6 @@ func keepKubeletState(ctx context.Context, env Env, f kubeletFound) ([]string, e
 	} {
 		state = append(state, path.Join(root, name))
 	}
-	if f.isStale(f.kubelet) {
-		// The old kubelet still lies there, and may have written since an
-		// earlier attempt of this run kept its state.
-		for _, file := range state {
-			for _, kept := range []string{backupPath(env, file), backupPath(env, file) + ".absent"} {
-				if there, err := env.Host.FS.Exists(kept); err != nil {
-					return nil, err
-				} else if !there {
-					continue
-				}
-				if err := env.Host.FS.Remove(kept); err != nil {
-					return nil, err
-				}
-			}
-		}
-	}
 	config, err := kubeletConfigFiles(env.Host.FS, f.args)
 	if err != nil {
 		return nil, err
@@ -45,8 +29,19 @@ func keepKubeletState(ctx context.Context, env Env, f kubeletFound) ([]string, e
 	for _, e := range f.unit.EnvFiles {
 		config = append(config, e.Path)
 	}
-	for _, file := range append(config, state...) {
+	for _, file := range config {
 		if err := backup(ctx, env, file); err != nil {
+			return nil, fmt.Errorf("keep %s: %w", file, err)
+		}
+	}
+	keep := backup
+	if f.isStale(f.kubelet) {
+		// The old kubelet still lies there, and may have written since an
+		// earlier attempt of this run kept its state.
+		keep = backupAgain
+	}
+	for _, file := range state {
+		if err := keep(ctx, env, file); err != nil {
 			return nil, fmt.Errorf("keep %s: %w", file, err)
 		}
 	}

@@ -3,6 +3,7 @@ package steps
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path"
 	"strings"
@@ -22,83 +23,132 @@ func backupPath(env Env, dest string) string {
 // lies there already, what was kept counts only when resuming an attempt that
 // did not come to its end.
 func keepOriginal(ctx context.Context, env Env, f placed, resuming bool) (bool, error) {
-	host, kept := env.Host.FS, backupPath(env, f.Dest)
-	digest, err := host.Digest(ctx, f.Dest)
-	absent := errors.Is(err, os.ErrNotExist)
-	switch {
-	case err != nil && !absent:
+	digest, err := digestOrAbsent(ctx, env.Host.FS, f.Dest)
+	if err != nil {
 		return false, err
-	case digest == f.SHA256:
+	}
+	if digest == f.SHA256 {
 		if !resuming {
 			return false, nil
 		}
-		for _, p := range []string{kept, kept + ".absent"} {
-			if there, err := host.Exists(p); err != nil || there {
-				return there, err
-			}
-		}
-		return false, nil
+		history, err := env.Record.Journal().History()
+		_, there := history.kept(f.Dest)
+		return there, err
 	}
-	if err := host.MkdirAll(path.Dir(kept), 0o700); err != nil {
-		return false, err
-	}
-	if absent { // in an order in which restore never sees the older one alone
-		if err := host.WriteFile(ctx, kept+".absent", nil, 0o600); err != nil {
-			return false, err
-		}
-		return true, host.Remove(kept)
-	}
-	if err := linkOrCopy(ctx, host, f.Dest, kept); err != nil {
-		return false, err
-	}
-	return true, host.Remove(kept + ".absent")
+	return true, keepAs(ctx, env, Kept{Path: f.Dest, Before: digest, After: f.SHA256, Linked: true})
 }
 
 // backup keeps a file that a component will rewrite, once a run: what was kept
 // before is not overwritten, since what lies at dest now may be the new
 // component's already.
 func backup(ctx context.Context, env Env, dest string) error {
-	host, kept := env.Host.FS, backupPath(env, dest)
-	for _, p := range []string{kept, kept + ".absent"} {
-		if there, err := host.Exists(p); err != nil || there {
-			return err
-		}
+	history, err := env.Record.Journal().History()
+	if _, there := history.kept(dest); there || err != nil {
+		return err
 	}
+	return backupAgain(ctx, env, dest)
+}
+
+// backupAgain keeps a file as it is now, whatever the run has kept of it before.
+func backupAgain(ctx context.Context, env Env, dest string) error {
+	digest, err := digestOrAbsent(ctx, env.Host.FS, dest)
+	if err != nil {
+		return err
+	}
+	return keepAs(ctx, env, Kept{Path: dest, Before: digest})
+}
+
+// keepAs makes the backup, proves it and puts it into the journal.
+func keepAs(ctx context.Context, env Env, k Kept) error {
+	host, kept := env.Host.FS, backupPath(env, k.Path)
 	if err := host.MkdirAll(path.Dir(kept), 0o700); err != nil {
 		return err
 	}
-	there, err := host.Exists(dest)
-	if err != nil {
+	if k.Before == absent { // in an order in which restore never sees the older one alone
+		if err := errors.Join(host.WriteFile(ctx, kept+".absent", nil, 0o600), host.Remove(kept)); err != nil {
+			return err
+		}
+	} else {
+		var err error
+		if k.Linked {
+			err = linkOrCopy(ctx, host, k.Path, kept)
+		} else {
+			err = host.CopyFile(ctx, k.Path, kept)
+		}
+		if err != nil {
+			return err
+		}
+		if err := host.Remove(kept + ".absent"); err != nil {
+			return err
+		}
+	}
+	if err := sound(ctx, env, k); err != nil {
 		return err
 	}
-	if !there {
-		return host.WriteFile(ctx, kept+".absent", nil, 0o600)
+	return env.Record.Journal().Append(Entry{Event: EventKeep, Kept: &k})
+}
+
+// sound is nil when the backup holds what the journal says that it does.
+func sound(ctx context.Context, env Env, k Kept) error {
+	kept := backupPath(env, k.Path)
+	if k.Before == absent {
+		there, err := env.Host.FS.Exists(kept + ".absent")
+		if err == nil && !there {
+			err = fmt.Errorf("the backup of %s is damaged: %s.absent is not there", k.Path, kept)
+		}
+		return err
 	}
-	return host.CopyFile(ctx, dest, kept)
+	have, err := digestOrAbsent(ctx, env.Host.FS, kept)
+	if err == nil && have != k.Before {
+		err = fmt.Errorf("the backup of %s is damaged: %s has sha256 %s, not %s", k.Path, kept, have, k.Before)
+	}
+	return err
+}
+
+// digestOrAbsent is a file's sha256, absent where there is none.
+func digestOrAbsent(ctx context.Context, host hostexec.FS, file string) (string, error) {
+	digest, err := host.Digest(ctx, file)
+	if errors.Is(err, os.ErrNotExist) {
+		return absent, nil
+	}
+	return digest, err
 }
 
 // restore puts the original of dest back, or removes dest where there was none.
-// What was kept is not touched by who writes to dest afterwards.
+// What has no original in this run stays as it is. It is idempotent.
 func restore(ctx context.Context, env Env, dest string) error {
-	return putBack(env, dest, func(kept string) error { return env.Host.FS.CopyFile(ctx, kept, dest) })
-}
-
-// restoreProgram is restore for what nobody writes to in its place. Where it
-// can, it takes no room on the disk.
-func restoreProgram(ctx context.Context, env Env, dest string) error {
-	return putBack(env, dest, func(kept string) error { return linkOrCopy(ctx, env.Host.FS, kept, dest) })
-}
-
-func putBack(env Env, dest string, put func(kept string) error) error {
-	kept := backupPath(env, dest)
-	absent, err := env.Host.FS.Exists(kept + ".absent")
+	history, err := env.Record.Journal().History()
 	if err != nil {
 		return err
 	}
-	if absent {
-		return env.Host.FS.Remove(dest)
+	k, there := history.kept(dest)
+	if !there {
+		return nil
 	}
-	return put(kept)
+	return putBack(ctx, env, k.Kept)
+}
+
+// putBack is restore for what the journal tells of a file. Where it can, it
+// takes no room on the disk.
+func putBack(ctx context.Context, env Env, k Kept) error {
+	host := env.Host.FS
+	if err := sound(ctx, env, k); err != nil {
+		return err
+	}
+	if k.Before == absent {
+		return host.Remove(k.Path)
+	}
+	var err error
+	if k.Linked {
+		err = linkOrCopy(ctx, host, backupPath(env, k.Path), k.Path)
+	} else {
+		// What was kept is not touched by who writes to it afterwards.
+		err = host.CopyFile(ctx, backupPath(env, k.Path), k.Path)
+	}
+	if err != nil {
+		return fmt.Errorf("put back %s: %w", k.Path, err)
+	}
+	return nil
 }
 
 // linkOrCopy copies where no link can be made: to another file system, or on one

@@ -6,6 +6,17 @@ import (
 	"strings"
 )
 
+// The names of the steps: a contract with orchestrators.
+const (
+	stepCopy       = "copy"
+	stepContainerd = "containerd"
+	stepCNIPlugins = "cni-plugins"
+	stepKubeadm    = "kubeadm"
+	stepDrain      = "drain"
+	stepKubelet    = "kubelet"
+	stepUncordon   = "uncordon"
+)
+
 // Plan returns the steps of an upgrade in their order.
 //
 // The drain and the uncordon are brackets: they are needed only while a step

@@ -20,14 +20,20 @@ const Store = StateDir + "/bundles"
 // Record is the directory of one run on the host: what the steps have to
 // remember across a crash, and the originals of what they replaced.
 type Record struct {
-	fs  hostexec.FS
-	dir string
+	fs      hostexec.FS
+	dir     string
+	journal *Journal
 }
 
 // NewRecord is the record of the run with this id; nothing is written yet.
 func NewRecord(fs hostexec.FS, runID string) Record {
-	return Record{fs: fs, dir: path.Join(StateDir, "runs", runID)}
+	r := Record{fs: fs, dir: path.Join(StateDir, "runs", runID)}
+	r.journal = &Journal{fs: fs, path: r.Path(journalFile), run: Run{ID: runID}, now: SystemClock().Now}
+	return r
 }
+
+// Journal is the run's journal, the same one for all copies of the record.
+func (r Record) Journal() *Journal { return r.journal }
 
 // Path is the host's path of a file of the run.
 func (r Record) Path(elem ...string) string { return path.Join(append([]string{r.dir}, elem...)...) }

@@ -28,6 +28,8 @@ type Report struct {
 	Versions   []Fact       `json:"versions"`
 	Blocks     []Block      `json:"blocks,omitempty"`
 	Steps      []StepReport `json:"steps"`
+	// Open: the run has begun, and its end is not recorded.
+	Open bool `json:"open"`
 }
 
 // StepReport is one step of a Report. Error is set when its state cannot be
@@ -39,14 +41,14 @@ type StepReport struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Done tells whether there is nothing left to do.
+// Done tells whether there is nothing left to do, not even to end the run.
 func (r Report) Done() bool {
 	for _, s := range r.Steps {
 		if s.Error != "" || s.Phase != Done {
 			return false
 		}
 	}
-	return len(r.Blocks) == 0 && len(r.Steps) > 0
+	return len(r.Blocks) == 0 && len(r.Steps) > 0 && !r.Open
 }
 
 // Blocked returns all that stands against a start.
@@ -73,8 +75,18 @@ func (r Runner) Look(ctx context.Context) (Report, error) {
 		return report, err
 	}
 	report.Blocks = append(report.Blocks, pressure(ctx, r.Env)...)
+	open, err := openBlocks(ctx, r.Env)
+	if err != nil {
+		return report, err
+	}
+	report.Blocks = append(report.Blocks, open...)
+	history, err := r.Env.Record.Journal().History()
+	if err != nil {
+		return report, err
+	}
+	report.Open = history.Open
 	for _, step := range r.Plan {
-		state, err := step.Check(ctx, r.Env)
+		state, err := check(ctx, r.Env, step)
 		if ctx.Err() != nil {
 			return report, context.Cause(ctx)
 		}
@@ -111,32 +123,6 @@ func (r Runner) Run(ctx context.Context, names ...string) ([]Result, error) {
 	return r.Work(ctx, names...)
 }
 
-// Work works through the named steps of the plan, all without a name, skipping
-// those that are done. It can be repeated at any time. The results are those
-// of the steps that were reached.
-func (r Runner) Work(ctx context.Context, names ...string) ([]Result, error) {
-	if len(names) == 0 {
-		names = Names(r.Plan)
-	}
-	var results []Result
-	changed := false
-	for i, step := range r.Plan {
-		if !slices.Contains(names, step.Name) {
-			continue
-		}
-		env := r.Env
-		env.Log = env.Log.With("step", step.Name, "n", i+1, "of", len(r.Plan))
-		result, err := runStep(ctx, env, step)
-		results = append(results, result)
-		err = errors.Join(err, keep(context.WithoutCancel(ctx), env.Record, result))
-		if err != nil {
-			return results, &StepError{Step: step.Name, Err: err, Changed: changed}
-		}
-		changed = changed || result.Result == "done"
-	}
-	return results, nil
-}
-
 // Preflight looks, and refuses with everything that blocks, before anything is
 // changed. The first step of a plan looks at all of them; a later one at the
 // versions and at itself, since the state of those after it may depend on it.
@@ -156,19 +142,6 @@ func (r Runner) Preflight(ctx context.Context, names ...string) (Report, error) 
 		return report, &BlockedError{Blocks: blocks}
 	}
 	return report, nil
-}
-
-// keep keeps a step's result. That it was found unchanged does not replace how
-// it was done, but it does replace a failure.
-func keep(ctx context.Context, record Record, result Result) error {
-	if result.Result == "unchanged" {
-		var before Result
-		there, err := record.Load("step-"+result.Step, &before)
-		if err != nil || !there || before.Result == "done" || before.Result == "unchanged" {
-			return err
-		}
-	}
-	return record.Save(ctx, "step-"+result.Step, result)
 }
 
 // Unchanged are the results of the steps of a report that found all of them
@@ -193,54 +166,6 @@ type StepError struct {
 
 func (e *StepError) Error() string { return e.Step + ": " + e.Err.Error() }
 func (e *StepError) Unwrap() error { return e.Err }
-
-func runStep(ctx context.Context, env Env, step Step) (result Result, err error) {
-	start := env.Clock.Now()
-	result = Result{Step: step.Name, Result: "failed", Started: start.UTC()}
-	env.Log.Info(step.Short, "event", "start")
-	defer func() {
-		result.Seconds = env.Clock.Now().Sub(start).Seconds()
-		if err != nil {
-			result.Error = err.Error()
-			env.Log.Error(result.Result, "event", "end", "seconds", result.Seconds)
-			return
-		}
-		env.Log.Info(result.Result, "event", "end", "seconds", result.Seconds)
-	}()
-	ctx, cancel := context.WithTimeoutCause(ctx, step.Timeout, fmt.Errorf("no end after %s", step.Timeout))
-	defer cancel()
-
-	state, err := step.Check(ctx, env)
-	switch {
-	case err != nil:
-		// Whatever keeps us from knowing, Run may be what mends it, and it is
-		// harmless where there is nothing to do.
-		env.Log.Warn("state cannot be told, running the step", "reason", err.Error())
-	case state.Phase == Blocked:
-		result.Result = "blocked"
-		return result, &BlockedError{Blocks: state.Blocks}
-	case state.Phase == Done:
-		result.Result = "unchanged"
-		return result, nil
-	}
-	for _, f := range state.Facts {
-		env.Log.Info("found", "what", f.Name, "have", f.Have, "want", f.Want)
-	}
-	if err := step.Run(ctx, env); err != nil {
-		return result, err
-	}
-	if err := poll(ctx, env, 500*time.Millisecond, func(ctx context.Context) error {
-		state, err := step.Check(ctx, env)
-		if err != nil || state.Phase == Done {
-			return err
-		}
-		return fmt.Errorf("still %s: %s", state.Phase, unmet(state))
-	}); err != nil {
-		return result, fmt.Errorf("wait until it shows: %w", err)
-	}
-	result.Result = "done"
-	return result, nil
-}
 
 // unmet names what is not as it should be.
 func unmet(s State) string {

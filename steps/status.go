@@ -1,13 +1,12 @@
 package steps
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"os"
-	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/node-upgrader/node-upgrader/hostexec"
 )
@@ -30,11 +29,19 @@ type UnitState struct {
 	PID    int    `json:"pid,omitempty"`
 }
 
-// RunState is one run's results, in the order of the steps.
+// RunState is what is known of one run.
 type RunState struct {
-	ID      string   `json:"id"`
-	Results []Result `json:"results"`
+	Run
+	Open    bool      `json:"open"`
+	Closed  string    `json:"closed,omitempty"` // how it ended last
+	Started time.Time `json:"started"`
+	Ended   time.Time `json:"ended"` // its last entry, for an open one
+	Step    string    `json:"step,omitempty"`
+	Results []Result  `json:"results"`
+	// Pending are the changes that were announced and whose end is not recorded.
+	Pending []Entry  `json:"pending,omitempty"`
 	Outcome *Outcome `json:"outcome,omitempty"`
+	Error   string   `json:"error,omitempty"` // why its journal cannot be read
 }
 
 // LookStatus reads the host's records and asks its systemd; it changes nothing.
@@ -68,42 +75,46 @@ func LookStatus(ctx context.Context, host hostexec.Host) (Status, error) {
 			status.Staged = append(status.Staged, "sha256:"+name)
 		}
 	}
-	runs, err := list(host.FS, path.Join(StateDir, "runs"))
-	if err != nil {
-		return status, err
-	}
-	for _, id := range runs {
-		run, err := runState(host.FS, id)
-		if err != nil {
-			return status, err
-		}
-		status.Runs = append(status.Runs, run)
-	}
-	slices.SortStableFunc(status.Runs, func(a, b RunState) int { return cmp.Compare(b.started(), a.started()) })
-	return status, nil
+	status.Runs, err = allRuns(host.FS)
+	return status, err
 }
 
-func (r RunState) started() int64 {
-	if len(r.Results) == 0 {
-		return 0
+// allRuns are the runs that are remembered, newest first.
+func allRuns(fs hostexec.FS) ([]RunState, error) {
+	ids, err := list(fs, runsDir)
+	if err != nil {
+		return nil, err
 	}
-	return r.Results[len(r.Results)-1].Started.UnixNano()
+	runs := []RunState{}
+	for _, id := range ids {
+		run, err := runState(fs, id)
+		if err != nil {
+			return nil, err
+		}
+		runs = append(runs, run)
+	}
+	slices.SortStableFunc(runs, func(a, b RunState) int { return b.Ended.Compare(a.Ended) })
+	return runs, nil
 }
 
 func runState(fs hostexec.FS, id string) (RunState, error) {
 	record := NewRecord(fs, id)
-	run := RunState{ID: id}
-	for _, name := range Names(Plan(Options{})) {
-		var r Result
-		there, err := record.Load("step-"+name, &r)
-		if err != nil {
-			return run, err
-		}
-		if there {
-			run.Results = append(run.Results, r)
-		}
+	run := RunState{Run: Run{ID: id}, Results: []Result{}}
+	history, err := record.Journal().History()
+	var damaged *BlockedError
+	if errors.As(err, &damaged) {
+		run.Error = err.Error()
+		return run, nil
 	}
-	slices.SortStableFunc(run.Results, func(a, b Result) int { return a.Started.Compare(b.Started) })
+	if err != nil {
+		return run, err
+	}
+	if history.Seq > 0 {
+		run.Run = history.Run
+	}
+	run.Open, run.Closed, run.Step, run.Pending = history.Open, history.Closed, history.Step, history.Pending
+	run.Started, run.Ended = history.Started, history.Ended
+	run.Results = append(run.Results, history.Results...)
 	var o Outcome
 	there, err := record.Load("outcome", &o)
 	if there {

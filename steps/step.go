@@ -19,6 +19,9 @@ type Step struct {
 	// idempotent, and it does not need the bundle: Env.Bundle may be nil. Nil
 	// where a step changes nothing that is to be put back.
 	Undo func(context.Context, Env) error
+	// UndoBlocks are the reasons for which Undo could not be done now; it only
+	// reads. Nil: there are none.
+	UndoBlocks func(context.Context, Env) ([]Block, error)
 	// Kube steps change the cluster through its API only. In a pod they stay
 	// in the container, with its service account; the other steps enter the
 	// host and run there as a unit of systemd.

@@ -158,10 +158,10 @@ func compareContainers(ctx context.Context, env Env, patience time.Duration) err
 		return err
 	}
 	if lost != nil {
-		return &HintError{
+		return &leaveError{&HintError{
 			Err:  fmt.Errorf("containers did not come back after containerd's restart: %w", lost),
 			Hint: "crictl pods; crictl ps -a; journalctl -u kubelet -u containerd",
-		}
+		}}
 	}
 	return nil
 }

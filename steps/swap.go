@@ -11,13 +11,16 @@ import (
 )
 
 // swap replaces the files of a service that has to be stopped for it: write all
-// beside their places, stop, rename, daemon-reload, prepare, start, and then
-// healthy has to return nil before ctx ends. A full or read-only disk is found
-// while the service still runs: the error is a plain one then. When any of it fails, the originals are put back and
-// the service is started with them: the error is then a *RolledBackError, or a
-// *RollbackError when that failed too. Where the bundle's files lay there
-// before, there is nothing to go back to, and the error is a plain one. On no
-// way out is the service left stopped while it could run.
+// beside their places, arm the dead-man's switch, stop, rename, daemon-reload,
+// prepare, start, and then healthy has to return nil before ctx ends. A full or
+// read-only disk is found while the service still runs: the error is a plain one
+// then. When any of it fails, the originals are put back and the service is
+// started with them: the error is then a *RolledBackError, or a *RollbackError
+// when that failed too; with OnFailure Stop all is left as it is. Where the
+// bundle's files lay there before, there is nothing to go back to, and the error
+// is a plain one. On no way out is the service left stopped while it could run.
+// A crash leaves the swap open in the journal: the next attempt, the switch or
+// the next boot brings it to an end.
 func swap(ctx context.Context, env Env, s swapped) error {
 	kept, err := s.load(env)
 	if err != nil {
@@ -37,8 +40,11 @@ func swap(ctx context.Context, env Env, s swapped) error {
 	if err != nil {
 		return err
 	}
-	if err := s.save(ctx, env, swapRecord{Open: true}); err != nil {
+	if err := s.save(env, swapRecord{Step: s.step, Open: true}); err != nil {
 		return err
+	}
+	if err := arm(ctx, env, s.step); err != nil {
+		return errors.Join(err, s.save(env, swapRecord{Step: s.step, Open: kept.Open}))
 	}
 	err = func() error {
 		env.Log.Info("stopping", "unit", s.unit)
@@ -54,37 +60,58 @@ func swap(ctx context.Context, env Env, s swapped) error {
 	back, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Minute)
 	defer cancel()
 	if err == nil {
-		return s.save(back, env, swapRecord{})
+		return errors.Join(s.save(env, swapRecord{Step: s.step}), disarm(back, env))
 	}
 	if len(s.originals) == 0 {
 		env.Log.Error("there is nothing to put back", "unit", s.unit, "reason", err.Error())
 		// It was started, unless the failure came before.
-		return errors.Join(err, env.Host.Units.Start(back, s.unit), s.save(back, env, swapRecord{}))
+		return errors.Join(err, env.Host.Units.Start(back, s.unit), s.save(env, swapRecord{Step: s.step}), disarm(back, env))
 	}
+	if env.Options.OnFailure == Stop {
+		return s.stay(back, env, err)
+	}
+	return s.fail(back, env, err, errors.Is(ctx.Err(), context.Canceled))
+}
+
+// stay leaves a failed swap as it is, for those who want to look at it.
+func (s swapped) stay(ctx context.Context, env Env, err error) error {
+	env.Log.Error("left as it is", "unit", s.unit, "reason", err.Error())
+	return &HintError{
+		Err:  errors.Join(err, disarm(ctx, env)),
+		Hint: "look at it, then put the old files back: upgrader rollback " + s.step,
+	}
+}
+
+// fail puts the old files back after err. canceled says nothing against the new
+// ones.
+func (s swapped) fail(ctx context.Context, env Env, err error, canceled bool) error {
 	env.Log.Error("putting the old files back", "unit", s.unit, "reason", err.Error())
-	undo := s.undo(back, env)
-	after := swapRecord{Open: undo != nil}
+	undo := s.undo(ctx, env)
 	// An incomplete rollback may be completed by the next attempt; one after
 	// which the old service is well and containers are lost would lose more.
 	var lost *lostError
-	canceled := errors.Is(ctx.Err(), context.Canceled) // says nothing against the files
+	after := swapRecord{Step: s.step, Open: undo != nil && !errors.As(undo, &lost)}
 	if (undo == nil || errors.As(undo, &lost)) && !canceled {
 		after.Failed = &failedSwap{Reason: err.Error(), Time: env.Clock.Now().UTC()}
 		for _, f := range s.files {
 			after.Failed.SHA256s = append(after.Failed.SHA256s, f.SHA256)
 		}
 	}
-	if err := s.save(back, env, after); err != nil {
+	if err := s.save(env, after); err != nil {
 		env.Log.Error("the attempt cannot be recorded", "unit", s.unit, "reason", err.Error())
 	}
 	if undo != nil {
 		return &RollbackError{Err: err, Rollback: undo}
 	}
+	if err := disarm(ctx, env); err != nil { // it would find nothing to do
+		env.Log.Warn("the dead-man's switch is still armed", "reason", err.Error())
+	}
 	return &RolledBackError{Err: err}
 }
 
-// swapRecord is what is kept of a swap in the run's record.
+// swapRecord is where a swap stands, in the run's journal.
 type swapRecord struct {
+	Step string `json:"step"`
 	// Open means that a swap has begun and neither succeeded nor was taken
 	// back: what lies in backup are its originals.
 	Open bool `json:"open"`
@@ -118,19 +145,18 @@ func triedBefore(env Env, unit string) ([]Block, error) {
 	}}, nil
 }
 
-func (s swapped) record() string { return "swap-" + s.unit }
-
-func (s swapped) load(env Env) (kept swapRecord, err error) {
-	_, err = env.Record.Load(s.record(), &kept)
-	return kept, err
+func (s swapped) load(env Env) (swapRecord, error) {
+	history, err := env.Record.Journal().History()
+	return history.swaps[s.unit], err
 }
 
-func (s swapped) save(ctx context.Context, env Env, r swapRecord) error {
-	return env.Record.Save(ctx, s.record(), r)
+func (s swapped) save(env Env, r swapRecord) error {
+	return env.Record.Journal().Append(Entry{Event: EventSwap, Object: s.unit, Swap: &r})
 }
 
 // swapped is what swap needs to know of a service.
 type swapped struct {
+	step    string
 	unit    string
 	files   []placed
 	prepare func(context.Context) error // right before the start; may be nil
@@ -170,10 +196,15 @@ func (s swapped) start(ctx context.Context, env Env) error {
 	return nil
 }
 
+// undo puts the old files back and starts the service with them. It is
+// idempotent. A journal that cannot be written does not keep it from that.
 func (s swapped) undo(ctx context.Context, env Env) error {
+	defer env.Record.Journal().Lenient(func(err error) {
+		env.Log.Warn("going on without the journal", "reason", err.Error())
+	})()
 	err := env.Host.Units.Stop(ctx, s.unit)
 	for _, dest := range s.originals {
-		err = errors.Join(err, restoreProgram(ctx, env, dest))
+		err = errors.Join(err, restore(ctx, env, dest))
 	}
 	old := s
 	old.healthy = s.recovered

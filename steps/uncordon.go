@@ -23,7 +23,7 @@ const devicesWait = time.Minute
 func uncordonStep(protects ...Step) Step {
 	u := uncordoner{protects}
 	return Step{
-		Name: "uncordon", Short: "take the node's cordon back, if it is the upgrader's",
+		Name: stepUncordon, Short: "take the node's cordon back, if it is the upgrader's",
 		Timeout: 2 * time.Minute, Kube: true, Check: u.check, Run: u.run,
 	}
 }

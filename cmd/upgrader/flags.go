@@ -25,6 +25,7 @@ type config struct {
 type flags struct {
 	config
 	role               string
+	onFailure          string
 	certificateRenewal bool
 	etcdUpgrade        bool
 	gracePeriod        int
@@ -41,12 +42,23 @@ func (f *flags) bind(cmd *cobra.Command) {
 	fs.StringVar(&f.bundle, "bundle", "", "directory of the bundle; by default /bundle of the image, or the one this program was staged with")
 	fs.StringVarP(&f.output, "output", "o", "text", "text or json: how logs (stderr) and data (stdout) are written")
 	fs.StringVar(&f.options.RunID, "run-id", "", "name of this run, an orchestrator's upgrade id; by default made from the bundle's digest")
+	f.bindRun(fs)
 	fs.StringVar(&f.role, "role", "", "control-plane or worker; by default found out, and a contradiction is an error")
 	fs.BoolVar(&f.options.DrainFirst, "drain-first", false, "drain before containerd is restarted, not only before the kubelet")
 	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "credentials for cordon and drain; by default the pod's service account, or a control plane's /etc/kubernetes/admin.conf")
 	f.options.Drain = steps.DefaultDrain()
 	f.bindKubeadm(fs)
 	f.bindDrain(fs)
+}
+
+func (f *flags) bindRun(fs *pflag.FlagSet) {
+	fs.StringVar(&f.onFailure, "on-failure", string(steps.RollBack), "what follows when a step fails after its first change: rollback, or stop to leave all as it is")
+	fs.IntVar(&f.options.KeepRuns, "keep-runs", steps.DefaultKeepRuns, "ended runs whose records and backups are kept")
+	bindDeadMan(fs, &f.options)
+}
+
+func bindDeadMan(fs *pflag.FlagSet, o *steps.Options) {
+	fs.DurationVar(&o.DeadMan, "dead-man-after", steps.DefaultDeadMan, "time after which a swap of containerd or the kubelet that was not proven healthy is put back, whatever became of the upgrader")
 }
 
 func (f *flags) bindKubeadm(fs *pflag.FlagSet) {
@@ -84,6 +96,17 @@ func (f *flags) validate(cmd *cobra.Command) (config, error) {
 	default:
 		return c, &steps.UsageError{Reason: fmt.Sprintf("--role %q: want %s or %s", f.role, steps.ControlPlane, steps.Worker)}
 	}
+	switch c.options.OnFailure = steps.OnFailure(f.onFailure); c.options.OnFailure {
+	case steps.RollBack, steps.Stop:
+	default:
+		return c, &steps.UsageError{Reason: fmt.Sprintf("--on-failure %q: want %s or %s", f.onFailure, steps.RollBack, steps.Stop)}
+	}
+	if c.options.KeepRuns < 1 {
+		return c, &steps.UsageError{Reason: fmt.Sprintf("--keep-runs %d: the last run's backups are kept in any case: want 1 or more", c.options.KeepRuns)}
+	}
+	if err := validateDeadMan(c.options.DeadMan); err != nil {
+		return c, err
+	}
 	if id := c.options.RunID; id != "" && !validRunID.MatchString(id) {
 		return c, &steps.UsageError{Reason: fmt.Sprintf("--run-id %q: want at most 63 letters, digits, '.', '_' and '-', the first a letter or a digit", id)}
 	}
@@ -105,6 +128,15 @@ func (f *flags) validate(cmd *cobra.Command) (config, error) {
 		return c, &steps.UsageError{Reason: fmt.Sprintf("--kubeconfig %s: give the absolute path on the node", c.kubeconfig)}
 	}
 	return c, nil
+}
+
+// validateDeadMan: the switch must not be faster than a stop of a service and the
+// start of another.
+func validateDeadMan(d time.Duration) error {
+	if d < 10*time.Second {
+		return &steps.UsageError{Reason: fmt.Sprintf("--dead-man-after %s: a service needs at least 10s to be swapped", d)}
+	}
+	return nil
 }
 
 // given are the flags that say what is done, as given, in a form that can be
@@ -129,6 +161,7 @@ const (
 	bundleFD      = "UPGRADER_BUNDLE_FD"
 	terminationFD = "UPGRADER_TERMINATION_FD"
 	enteredEnv    = "UPGRADER_ENTERED"
+	askedByEnv    = "UPGRADER_ASKED_BY" // the pod that this process is of; set by the manifests
 )
 
 // fdPath is the path of an inherited descriptor, named by an environment

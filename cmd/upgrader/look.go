@@ -147,12 +147,19 @@ func newStatus() *cobra.Command {
 		Use: "status", GroupID: "node", Short: "Show where this node stands: what runs now, and what the runs did",
 		Args: cobra.NoArgs,
 	}
+	var receipt bool
+	var run string
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, json or yaml")
+	cmd.Flags().BoolVar(&receipt, "receipt", false, "print a run's receipt, a JSON document (-o yaml: YAML): who asked, each file before and after, each step, each container that was restarted")
+	cmd.Flags().StringVar(&run, "run-id", "", "with --receipt: the run; by default the last")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch output {
 		case "text", "json", "yaml":
 		default:
 			return &steps.UsageError{Reason: fmt.Sprintf("--output %q: want text, json or yaml", output)}
+		}
+		if run != "" && !validRunID.MatchString(run) {
+			return &steps.UsageError{Reason: fmt.Sprintf("--run-id %q is no run's name (upgrader status)", run)}
 		}
 		p, err := findPlace()
 		if err != nil {
@@ -160,6 +167,9 @@ func newStatus() *cobra.Command {
 		}
 		if err := p.enter(config{}); err != nil {
 			return err
+		}
+		if receipt {
+			return printReceipt(cmd.Context(), cmd.OutOrStdout(), p, output, run)
 		}
 		status, err := lookStatus(cmd.Context(), p)
 		if err != nil {

@@ -48,6 +48,7 @@ func newManifest(kind, short string, make func(manifests.PodOptions) (runtime.Ob
 	fs.StringVar((*string)(&o.ImagePullPolicy), "image-pull-policy", "", "Always, IfNotPresent or Never")
 	fs.StringSliceVar(&o.ImagePullSecrets, "image-pull-secrets", nil, "names of secrets to pull the image with")
 	f.options.Drain = steps.DefaultDrain()
+	f.bindRun(fs)
 	f.bindKubeadm(fs)
 	f.bindDrain(fs)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -61,10 +62,26 @@ func newManifest(kind, short string, make func(manifests.PodOptions) (runtime.Ob
 			drain := manifests.DrainOptions(c.options.Drain)
 			o.Drain = &drain
 		}
+		o.Run = runOptions(cmd, c.options)
 		object, err := make(o)
 		return printManifests(cmd, err, object)
 	}
 	return cmd
+}
+
+// runOptions are those that were given: the others are the program's own.
+func runOptions(cmd *cobra.Command, c steps.Options) manifests.RunOptions {
+	var o manifests.RunOptions
+	if cmd.Flags().Changed("on-failure") {
+		o.OnFailure = string(c.OnFailure)
+	}
+	if cmd.Flags().Changed("keep-runs") {
+		o.KeepRuns = c.KeepRuns
+	}
+	if cmd.Flags().Changed("dead-man-after") {
+		o.DeadManAfter = c.DeadMan
+	}
+	return o
 }
 
 func anyChanged(cmd *cobra.Command, flags ...string) bool {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -44,6 +45,60 @@ func newSession(ctx context.Context, c config, p place, errOut io.Writer) (*sess
 	if err != nil {
 		return nil, err
 	}
+	if c.options.RunID == "" {
+		c.options.RunID = strings.TrimPrefix(bundle.Digest, "sha256:")[:12]
+	}
+	return sessionWith(ctx, c, p, errOut, bundle)
+}
+
+// sessionOfRun is for what undoes a run that is on the node already, the last one
+// unless the flags name another. Its bundle is the one that is staged there, if
+// it still is: nothing that is undone needs it.
+func sessionOfRun(ctx context.Context, c config, p place, errOut io.Writer) (*session, error) {
+	files := hostexec.NewFS(p.root())
+	if c.options.RunID == "" {
+		var err error
+		if c.options.RunID, err = steps.LastRun(files); err != nil {
+			return nil, err
+		}
+	}
+	history, err := steps.NewRecord(files, c.options.RunID).Journal().History()
+	if err != nil {
+		return nil, err
+	}
+	if history.Seq == 0 {
+		return nil, &steps.UsageError{Reason: fmt.Sprintf("--run-id %s: there is no such run on this node (upgrader status)", c.options.RunID)}
+	}
+	var bundle *image.Bundle
+	if staged, err := findStaged(ctx, files, history.Run.Bundle); err == nil {
+		bundle = staged.Bundle
+	}
+	s, err := sessionWith(ctx, c, p, errOut, bundle)
+	if err == nil {
+		s.runner.Env.Record.Journal().Describe(history.Run, time.Now)
+	}
+	return s, err
+}
+
+func findStaged(ctx context.Context, files hostexec.FS, digest string) (image.Staged, error) {
+	store, err := files.Resolve(steps.Store)
+	if err != nil {
+		return image.Staged{}, err
+	}
+	id, err := bootID()
+	if err != nil {
+		return image.Staged{}, err
+	}
+	return image.FindStaged(ctx, store, digest, id)
+}
+
+func bootID() (string, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(id)), err
+}
+
+// sessionWith is a session of a bundle; nil for one that only undoes.
+func sessionWith(ctx context.Context, c config, p place, errOut io.Writer, bundle *image.Bundle) (*session, error) {
 	files := hostexec.NewFS(p.root())
 	units := hostexec.NewSystemd(files)
 	host := hostexec.Host{FS: files, Commands: hostexec.Exec{}, Units: units}
@@ -54,12 +109,9 @@ func newSession(ctx context.Context, c config, p place, errOut io.Writer) (*sess
 	if err != nil {
 		return nil, err
 	}
-	bootID, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := bootID()
 	if err != nil {
 		return nil, err
-	}
-	if c.options.RunID == "" {
-		c.options.RunID = strings.TrimPrefix(bundle.Digest, "sha256:")[:12]
 	}
 	log := newLogger(errOut, c.output)
 	var socket string // it does not move while containerd is upgraded
@@ -81,10 +133,46 @@ func newSession(ctx context.Context, c config, p place, errOut io.Writer) (*sess
 		Probe:   newProbe(),
 		Clock:   steps.SystemClock(),
 		Log:     slog.New(log),
-		Staging: steps.Staging{Upgrader: "/proc/self/exe", BootID: strings.TrimSpace(string(bootID))},
+		Staging: steps.Staging{Upgrader: "/proc/self/exe", BootID: boot},
 		Options: c.options,
 	}
+	if !p.container {
+		if env.Program, err = os.Executable(); err != nil {
+			return nil, err
+		}
+	}
+	run := steps.Run{ID: c.options.RunID, Node: node, By: askedBy(), Upgrader: ownVersion()}
+	if bundle != nil {
+		run.Bundle, run.Kubernetes = bundle.Digest, bundle.Manifest.KubernetesVersion
+	}
+	env.Record.Journal().Describe(run, time.Now)
 	return &session{config: c, runner: steps.Runner{Env: env, Plan: steps.Plan(c.options)}, log: log, units: units}, nil
+}
+
+// recovery is a session before the node is up: its files alone.
+func recovery(files hostexec.FS, output string, errOut io.Writer) (*session, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	log := newLogger(errOut, output)
+	env := steps.Env{
+		Host: hostexec.Host{FS: files}, Clock: steps.SystemClock(), Log: slog.New(log), Program: program,
+	}
+	return &session{runner: steps.Runner{Env: env}, log: log}, nil
+}
+
+// askedBy is who started this process: the pod, by its own name, or a user of
+// the host.
+func askedBy() string {
+	if by := os.Getenv(askedByEnv); by != "" {
+		return by
+	}
+	if inv, err := steps.ParseInvocation(os.Environ()); err == nil {
+		return inv.By
+	}
+	user := cmp.Or(os.Getenv("SUDO_USER"), os.Getenv("LOGNAME"), os.Getenv("USER"), "root")
+	return "user " + user
 }
 
 // admin finds credentials that may cordon and evict.

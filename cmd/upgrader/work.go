@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,8 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/node-upgrader/node-upgrader/hostexec"
-	"github.com/node-upgrader/node-upgrader/image"
 	"github.com/node-upgrader/node-upgrader/steps"
 )
 
@@ -60,7 +57,12 @@ on when this command, its terminal or its ssh session ends. The same command
 follows it again.`,
 	}
 	f.bind(cmd)
+	var abandon bool
+	cmd.Flags().BoolVar(&abandon, "abandon", false, "take back what the open run has begun and not finished, and end it; needs no bundle")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if abandon {
+			return abandonRun(cmd, &f)
+		}
 		return onNode(cmd, &f, false, func(ctx context.Context, s *session) ([]steps.Result, error) {
 			return s.run(ctx, cmd)
 		})
@@ -75,6 +77,13 @@ func onNode(cmd *cobra.Command, f *flags, stay bool, work func(context.Context, 
 	if err != nil {
 		return err
 	}
+	return inSession(cmd, c, stay, newSession, work)
+}
+
+// opener makes a session.
+type opener func(context.Context, config, place, io.Writer) (*session, error)
+
+func inSession(cmd *cobra.Command, c config, stay bool, open opener, work func(context.Context, *session) ([]steps.Result, error)) error {
 	p, err := findPlace()
 	if err != nil {
 		return err
@@ -86,9 +95,9 @@ func onNode(cmd *cobra.Command, f *flags, stay bool, work func(context.Context, 
 	}
 	ctx := cmd.Context()
 	if os.Getenv(steps.InvocationEnv) != "" {
-		return unit(ctx, c, p, cmd.ErrOrStderr())
+		return unit(ctx, c, p, cmd.ErrOrStderr(), open)
 	}
-	s, err := newSession(ctx, c, p, cmd.ErrOrStderr())
+	s, err := open(ctx, c, p, cmd.ErrOrStderr())
 	if err != nil {
 		return errors.Join(err, lastWord(outcome(err, nil)))
 	}
@@ -105,12 +114,18 @@ func (s *session) kube(ctx context.Context, cmd *cobra.Command, name string) ([]
 	if o, attached, err := steps.Attach(ctx, s.runner.Env, s.invocation(cmd), s.log.replay); attached || err != nil {
 		return o.Results, errors.Join(err, o.Err())
 	}
+	return s.locked(ctx, func() ([]steps.Result, error) { return s.runner.Run(ctx, name) })
+}
+
+// locked does what changes the node in this process, as the node's only
+// upgrader.
+func (s *session) locked(ctx context.Context, work func() ([]steps.Result, error)) ([]steps.Result, error) {
 	unlock, err := steps.Lock(ctx, s.runner.Env)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	return s.runner.Run(ctx, name)
+	return work()
 }
 
 // copyStep looks at the whole node before it stages anything.
@@ -118,7 +133,7 @@ func (s *session) copyStep(ctx context.Context, cmd *cobra.Command) ([]steps.Res
 	if _, attached, err := steps.Attach(ctx, s.runner.Env, s.invocation(cmd), s.log.replay); attached || err != nil {
 		return nil, err
 	}
-	return s.runner.Run(ctx, "copy")
+	return s.locked(ctx, func() ([]steps.Result, error) { return s.runner.Run(ctx, "copy") })
 }
 
 func (s *session) run(ctx context.Context, cmd *cobra.Command) ([]steps.Result, error) {
@@ -133,85 +148,12 @@ func (s *session) run(ctx context.Context, cmd *cobra.Command) ([]steps.Result, 
 		s.runner.Env.Log.Info("nothing to do: the node is at the target", "kubernetes", report.Kubernetes)
 		return nil, nil
 	}
-	results, err := s.runner.Work(ctx, "copy")
+	results, err := s.locked(ctx, func() ([]steps.Result, error) { return s.runner.Work(ctx, "copy") })
 	if err != nil {
 		return results, err
 	}
 	rest, err := s.detach(ctx, cmd, nil)
 	return append(results, rest...), err
-}
-
-// detach runs the command as the unit, by the staged program from the staged
-// bundle. A unit that runs already is followed even when unless has a reason
-// not to start one: the reason may be its work.
-func (s *session) detach(ctx context.Context, cmd *cobra.Command, unless func() error) ([]steps.Result, error) {
-	env := s.runner.Env
-	store, err := env.Host.FS.Resolve(steps.Store)
-	if err != nil {
-		return nil, err
-	}
-	staged, err := image.FindStaged(ctx, store, env.Bundle.Digest, env.Staging.BootID)
-	if err != nil {
-		return nil, &steps.BlockedError{Blocks: []steps.Block{{
-			Reason: fmt.Sprintf("bundle %s: %v", env.Bundle.Digest, err), Hint: "run the copy step first: upgrader copy",
-		}}}
-	}
-	inv := s.invocation(cmd)
-	inv.Argv = append([]string{staged.Upgrader, inv.Command, "--bundle=" + staged.Bundle.Dir, "--output=json"}, inv.Flags...)
-	o, attached, err := steps.Attach(ctx, env, inv, s.log.replay)
-	if !attached && err == nil {
-		if unless != nil {
-			err = unless()
-		}
-		if err == nil {
-			o, err = steps.Detach(ctx, env, inv, s.log.replay)
-		}
-	}
-	var detached *steps.DetachedError
-	if errors.As(err, &detached) {
-		return nil, &steps.HintError{Err: err, Hint: "follow it again with the same command, see it with `upgrader status`, or stop it with `systemctl stop " + steps.UnitName + "`"}
-	}
-	if err != nil {
-		return nil, err
-	}
-	return o.Results, o.Err()
-}
-
-// invocation is what the unit is asked to do.
-func (s *session) invocation(cmd *cobra.Command) steps.Invocation {
-	env := s.runner.Env
-	return steps.Invocation{
-		ID: rand.Text(), RunID: env.Options.RunID, Bundle: env.Bundle.Digest, Command: cmd.Name(),
-		Flags: given(cmd), Log: env.Record.Path("log.jsonl"),
-	}
-}
-
-// unit is the life of the unit's process: the work, and then its outcome for
-// whoever follows.
-func unit(ctx context.Context, c config, p place, errOut io.Writer) error {
-	inv, err := steps.ParseInvocation(os.Environ())
-	if err != nil {
-		return err
-	}
-	var results []steps.Result
-	c.options.RunID = inv.RunID
-	s, err := newSession(ctx, c, p, errOut)
-	if err == nil {
-		defer s.close()
-		var names []string
-		if inv.Command != "run" {
-			names = []string{inv.Command}
-		}
-		var unlock func()
-		if unlock, err = steps.Lock(ctx, s.runner.Env); err == nil {
-			defer unlock()
-			results, err = s.runner.Run(ctx, names...)
-		}
-	}
-	o := outcome(err, results)
-	o.ID = inv.ID
-	record := steps.NewRecord(hostexec.NewFS(p.root()), inv.RunID)
-	return errors.Join(err, steps.Conclude(context.WithoutCancel(ctx), record, o))
 }
 
 // outcome is how this process ends.

@@ -1,0 +1,128 @@
+package steps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/node-upgrader/node-upgrader/hostexec"
+)
+
+// DeadManTimer is the dead-man's switch: a timer of systemd that is armed before
+// a service is stopped for the swap of its files, and disarmed when the new one
+// is healthy or the old one is back. When it fires, its service puts the old
+// files back, whatever became of the upgrader: it needs systemd and the run's
+// backup, and neither pod nor API server nor containerd.
+const DeadManTimer = "upgrader-deadman.timer"
+
+// arm starts the switch anew for a step. It is on the host by then, or an error
+// is returned and nothing may be stopped.
+func arm(ctx context.Context, env Env, step string) error {
+	if env.Program == "" {
+		return nil // a test's host, which has none
+	}
+	after := env.Options.DeadMan
+	if after <= 0 {
+		after = DefaultDeadMan
+	}
+	err := env.Host.Units.StartTransientTimer(ctx, hostexec.Timer{
+		Name: DeadManTimer, After: after,
+		Service: hostexec.Transient{
+			Description: fmt.Sprintf("upgrader's dead-man's switch: put %s back (run %s)", step, env.Options.RunID),
+			Argv:        []string{env.Program, "rollback", "--dead-man", "--run-id=" + env.Options.RunID, step, "--output=json"},
+			Env:         unitEnv(),
+			Log:         env.Record.Path(logFile), StopGrace: stopGrace,
+		},
+	})
+	if err != nil {
+		return &HintError{
+			Err:  fmt.Errorf("arm the dead-man's switch: %w", err),
+			Hint: "systemctl status " + DeadManTimer + "; nothing was stopped",
+		}
+	}
+	env.Log.Debug("armed the dead-man's switch", "timer", DeadManTimer, "after", after.String())
+	return nil
+}
+
+// disarm stops the switch; one that is not armed is no error.
+func disarm(ctx context.Context, env Env) error {
+	if env.Program == "" {
+		return nil
+	}
+	if err := env.Host.Units.StopTransient(ctx, DeadManTimer); err != nil {
+		return fmt.Errorf("disarm the dead-man's switch: %w", err)
+	}
+	return nil
+}
+
+// DeadMan is what the switch does when it fires: it ends the upgrader's unit,
+// which did not prove the new service healthy in its time, and puts back what
+// the step has begun to swap. Where that has come to its end meanwhile, nothing
+// is done.
+func (r Runner) DeadMan(ctx context.Context, name string) error {
+	steps, err := Only(r.Plan, []string{name})
+	if err != nil {
+		return err
+	}
+	if err := endUnit(ctx, r.Env); err != nil {
+		return err
+	}
+	unlock, err := Lock(ctx, r.Env)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r.Env.Host = r.Env.Host.Watched(r.Env.watch())
+	history, err := r.Env.Record.Journal().History()
+	if err != nil {
+		return err
+	}
+	for unit, swap := range history.swaps {
+		if !swap.Open || swap.Step != name {
+			continue
+		}
+		because := errors.New(unit + " was not proven healthy in its time (dead-man's switch)")
+		err := undoStep(ctx, r.Env, steps[0], because)
+		var back *RolledBackError
+		if !errors.As(err, &back) {
+			return err
+		}
+		failed := &failedSwap{Reason: because.Error(), Time: r.Env.Clock.Now().UTC()}
+		for _, k := range history.keptBy(name) {
+			if k.After != "" {
+				failed.SHA256s = append(failed.SHA256s, k.After)
+			}
+		}
+		return errors.Join(
+			swapped{step: name, unit: unit}.save(r.Env, swapRecord{Step: name, Failed: failed}),
+			keepResult(r.Env, Result{Step: name, Result: "failed", Error: err.Error(), Started: r.Env.Clock.Now().UTC()}),
+			closeFailed(ctx, r.Env, err))
+	}
+	r.Env.Log.Info("nothing to put back: the swap has come to its end", "step", name)
+	return nil
+}
+
+// endUnit kills the upgrader's unit, so that systemd does not start it again.
+func endUnit(ctx context.Context, env Env) error {
+	ending, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("not within a minute"))
+	defer cancel()
+	return poll(ending, env, 200*time.Millisecond, func(ctx context.Context) error {
+		unit, err := env.Host.Units.Show(ctx, UnitName)
+		if err != nil {
+			return err
+		}
+		if !unit.Running() && unit.ActiveState != "deactivating" {
+			return nil
+		}
+		env.Log.Warn("ending the upgrader, which is late", "unit", UnitName, "state", unit.ActiveState)
+		if err := env.Host.Units.Kill(ctx, UnitName, int(syscall.SIGKILL)); err != nil {
+			return err
+		}
+		if err := env.Host.Units.StopTransient(ctx, UnitName); err != nil {
+			return err
+		}
+		return errors.New(UnitName + " is still there")
+	})
+}

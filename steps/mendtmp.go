@@ -1,0 +1,5 @@
+package steps
+
+import "context"
+
+func mendBeforeKubelet(context.Context, Env) error { return nil }

@@ -1,0 +1,214 @@
+package steps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+)
+
+// Rollback undoes what the run has changed, newest first, down to the step named
+// to and that included; all of it when to is "". The services are stopped, their
+// files put back, and they have to be healthy again. Where a step may only go
+// back on a drained node, the node is drained first and given back afterwards.
+//
+// What forbids any of it is a *BlockedError before anything is done. A failure is
+// a *RollbackError that says what is left. It can be repeated, after a crash too,
+// until it has come to its end. The caller holds the node's Lock.
+func (r Runner) Rollback(ctx context.Context, to string) ([]Result, error) {
+	r.Env.Host = r.Env.Host.Watched(r.Env.watch())
+	history, err := r.Env.Record.Journal().History()
+	if err != nil {
+		return nil, err
+	}
+	undo, err := r.toUndo(history, to)
+	if err != nil {
+		return nil, err
+	}
+	if len(undo) == 0 {
+		r.Env.Log.Info("nothing to undo", "run", r.Env.Options.RunID)
+		return nil, r.closeUndone(ctx)
+	}
+	if err := r.mayUndo(ctx, history, undo); err != nil {
+		return nil, err
+	}
+	giveBack, err := r.bracket(ctx, undo)
+	if err != nil {
+		return nil, err
+	}
+	results, err := r.undoAll(ctx, undo)
+	if err != nil {
+		return results, err
+	}
+	if err := giveBack(ctx); err != nil {
+		return results, &RollbackError{Rollback: err}
+	}
+	return results, r.closeUndone(ctx)
+}
+
+// Abandon takes back what an open run has begun and not finished, and ends the
+// run; what it has finished stays. Another run may begin then.
+func (r Runner) Abandon(ctx context.Context) ([]Result, error) {
+	r.Env.Host = r.Env.Host.Watched(r.Env.watch())
+	history, err := r.Env.Record.Journal().History()
+	if err != nil {
+		return nil, err
+	}
+	var undo []Step
+	for _, step := range slices.Backward(r.Plan) {
+		if step.Undo != nil && (slices.Contains(history.Unfinished, step.Name) || history.Undoing == step.Name) {
+			undo = append(undo, step)
+		}
+	}
+	if err := r.mayUndo(ctx, history, undo); err != nil {
+		return nil, err
+	}
+	results, err := r.undoAll(ctx, undo)
+	if err != nil {
+		return results, err
+	}
+	if client, err := r.Env.Admin(ctx); err == nil {
+		err = release(ctx, r.Env, client)
+		if err != nil {
+			r.Env.Log.Warn("the node may still be cordoned", "reason", err.Error(), "do", "upgrader uncordon")
+		}
+	} else {
+		r.Env.Log.Warn("if the node is cordoned, it stays so", "reason", err.Error(), "do", "kubectl uncordon "+r.Env.Node.Name)
+	}
+	return results, closeRun(ctx, r.Env, ClosedAbandoned)
+}
+
+// toUndo are the steps to undo, newest first.
+func (r Runner) toUndo(history History, to string) ([]Step, error) {
+	if to != "" && !slices.Contains(Names(r.Plan), to) {
+		return nil, &UsageError{fmt.Sprintf("no step %q; the steps are: %s", to, strings.Join(Names(r.Plan), ", "))}
+	}
+	var undo []Step
+	for _, step := range slices.Backward(r.Plan) {
+		touched := slices.Contains(history.Changed, step.Name) || history.Undoing == step.Name || len(history.keptBy(step.Name)) > 0
+		if step.Undo != nil && touched {
+			undo = append(undo, step)
+		}
+		if step.Name == to {
+			break
+		}
+	}
+	return undo, nil
+}
+
+// mayUndo refuses before anything is done: a rollback in part is none.
+func (r Runner) mayUndo(ctx context.Context, history History, undo []Step) error {
+	for _, e := range history.Pending {
+		r.Env.Log.Warn("cut short before its end was recorded", "change", e.Op+" "+e.Object, "at", e.Time)
+	}
+	if err := audit(ctx, r.Env, history); err != nil {
+		return err
+	}
+	var blocks []Block
+	for _, step := range undo {
+		if step.UndoBlocks == nil {
+			continue
+		}
+		more, err := step.UndoBlocks(ctx, r.Env)
+		if err != nil {
+			return fmt.Errorf("%s: %w", step.Name, err)
+		}
+		for _, b := range more {
+			blocks = append(blocks, Block{Reason: step.Name + ": " + b.Reason, Hint: b.Hint})
+		}
+	}
+	if len(blocks) > 0 {
+		return &BlockedError{Blocks: blocks}
+	}
+	return nil
+}
+
+func (r Runner) undoAll(ctx context.Context, undo []Step) ([]Result, error) {
+	var results []Result
+	for _, step := range undo {
+		if ctx.Err() != nil {
+			return results, context.Cause(ctx)
+		}
+		env := r.Env
+		env.Log = env.Log.With("step", step.Name)
+		result := Result{Step: step.Name, Result: "rolled back", Started: env.Clock.Now().UTC()}
+		err := undoStep(ctx, env, step, nil)
+		result.Seconds = env.Clock.Now().Sub(result.Started).Seconds()
+		if err != nil {
+			result.Result, result.Error = "failed", err.Error()
+		}
+		results = append(results, result)
+		if err := errors.Join(err, keepResult(env, result)); err != nil {
+			return results, err
+		}
+	}
+	return results, nil
+}
+
+// closeUndone ends a run that has been rolled back.
+func (r Runner) closeUndone(ctx context.Context) error {
+	history, err := r.Env.Record.Journal().History()
+	if err != nil || !history.Open {
+		return err
+	}
+	for _, step := range r.Plan {
+		if step.Undo != nil && slices.Contains(history.Changed, step.Name) {
+			return closeRun(ctx, r.Env, ClosedInPart)
+		}
+	}
+	return closeRun(ctx, r.Env, ClosedRolledBack)
+}
+
+// bracket drains the node where one of the steps may only go back on a drained
+// one. giveBack takes the cordon back at the end, also the one that the upgrade
+// itself has left.
+func (r Runner) bracket(ctx context.Context, undo []Step) (giveBack func(context.Context) error, err error) {
+	nothing := func(context.Context) error { return nil }
+	why, err := needDrained(ctx, r.Env, undo)
+	if err != nil || why == "" {
+		return nothing, err
+	}
+	if r.Env.Options.NoDrain {
+		r.Env.Log.Warn("not draining", "reason", why)
+		return nothing, nil
+	}
+	client, err := r.reachAdmin(ctx, why)
+	if err != nil {
+		return nothing, err
+	}
+	r.Env.Log.Info("draining first", "reason", why)
+	if _, err := (drainer{}).drain(ctx, r.Env, client); err != nil {
+		back, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
+		defer cancel()
+		return nothing, errors.Join(fmt.Errorf("drain before the rollback: %w", err), release(back, r.Env, client))
+	}
+	return func(ctx context.Context) error {
+		if err := (uncordoner{}).settled(ctx, r.Env, client, nil); err != nil {
+			return err
+		}
+		return release(ctx, r.Env, client)
+	}, nil
+}
+
+// reachAdmin is the API server with the rights to drain; where it cannot be
+// reached nothing has been changed yet.
+func (r Runner) reachAdmin(ctx context.Context, why string) (kubernetes.Interface, error) {
+	client, err := r.Env.Admin(ctx)
+	if err == nil {
+		asking, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("no answer for a minute"))
+		defer cancel()
+		_, err = findNode(asking, r.Env, client)
+	}
+	if err == nil {
+		return client, nil
+	}
+	b := noAdmin(err)
+	return nil, &BlockedError{Blocks: []Block{{
+		Reason: why + ", and it cannot be drained: " + err.Error(),
+		Hint:   b.Hint + "; or, where the API server will not come back: --no-drain",
+	}}}
+}
