@@ -241,3 +241,27 @@ func TestKubeletWaitsForTheControlPlane(t *testing.T) {
 		t.Errorf("ended after %s", at)
 	}
 }
+
+// A finished upgrade of the kubelet goes back, on a node that is drained for it
+// and given back: the programs, and what the old kubelet can read.
+func TestRollbackKubelet(t *testing.T) {
+	n := newKubeletNode(t)
+	n.env.Options.RunID = "r"
+	r := Runner{Env: n.env, Plan: []Step{n.step}}
+	_, err := r.Work(t.Context())
+	must(t, err)
+	n.write("/var/lib/kubelet/cpu_manager_state", "new format")
+	n.write("/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\nchanged: since\n")
+	r.Env.Bundle = nil
+	_, err = r.Rollback(t.Context(), stepKubelet)
+	must(t, err)
+	got := []string{n.text, n.read("/usr/bin/kubelet"), n.read("/usr/local/bin/kubectl"), n.read("/var/lib/kubelet/cpu_manager_state")}
+	if diff := cmp.Diff([]string{oldKubelet, oldKubelet, "kubectl v1.35.4", "old format"}, got); diff != "" {
+		t.Error(diff)
+	}
+	node, err := n.client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	must(t, err)
+	if node.Spec.Unschedulable {
+		t.Error("the node stays cordoned")
+	}
+}

@@ -44,10 +44,23 @@ func (r Runner) Rollback(ctx context.Context, to string) ([]Result, error) {
 	if err != nil {
 		return results, err
 	}
-	if err := giveBack(ctx); err != nil {
+	if err := errors.Join(r.settle(ctx), giveBack(ctx)); err != nil {
 		return results, &RollbackError{Rollback: err}
 	}
 	return results, r.closeUndone(ctx)
+}
+
+// settle waits until the control plane is up: its pods may have been made again
+// by what was restarted.
+func (r Runner) settle(ctx context.Context) error {
+	if r.Env.Node.Role != ControlPlane {
+		return nil
+	}
+	pods, err := staticPods(r.Env.Host.FS)
+	if err != nil {
+		return err
+	}
+	return waitStaticPods(ctx, r.Env, pods)
 }
 
 // Abandon takes back what an open run has begun and not finished, and ends the
