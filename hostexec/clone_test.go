@@ -177,8 +177,7 @@ func TestCloneRefusesWhatIsNoFile(t *testing.T) {
 // A backup that loses what it cannot keep is none.
 func TestCloneRefusesWhereAttributesGetLost(t *testing.T) {
 	fs, root := tree(t, map[string]string{"/file": "x", "/kept/": ""})
-	must(t, unix.Mount("ramfs", root+"/kept", "ramfs", 0, "")) // has no user's attributes
-	t.Cleanup(func() { _ = unix.Unmount(root+"/kept", unix.MNT_DETACH) })
+	mount(t, "ramfs", root+"/kept", "ramfs", 0) // has no user's attributes
 	must(t, fs.Clone(t.Context(), "/file", "/kept/plain"))
 	must(t, unix.Setxattr(root+"/file", "user.note", []byte("keep me"), 0))
 	if err := fs.Clone(t.Context(), "/file", "/kept/file"); !errors.Is(err, unix.ENOTSUP) || !strings.Contains(err.Error(), "user.note") {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"regexp"
 	"strings"
@@ -150,6 +149,12 @@ func checkCNIPlugins(ctx context.Context, env Env) (State, error) {
 	if len(l.replace) > 0 {
 		state.Phase, state.Changes = Needed, replaceChanges(l.replace)
 	}
+	if state.Blocks, err = roomFor(env, l.replace); err != nil {
+		return State{}, err
+	}
+	if len(state.Blocks) > 0 {
+		state.Phase = Blocked
+	}
 	return state, nil
 }
 
@@ -163,11 +168,12 @@ func runCNIPlugins(ctx context.Context, env Env) error {
 			env.Log.Warn("left alone", "plugin", f.Name, "have", f.Have)
 		}
 	}
-	if err := install(ctx, env, l.replace); err != nil {
-		if errors.Is(err, os.ErrPermission) {
-			return &HintError{Err: err, Hint: "lsattr and findmnt -T show whether the directory is immutable or read-only"}
-		}
+	blocks, err := roomFor(env, l.replace)
+	if err != nil {
 		return err
 	}
-	return nil
+	if len(blocks) > 0 {
+		return &BlockedError{Blocks: blocks}
+	}
+	return install(ctx, env, l.replace)
 }

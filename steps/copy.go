@@ -67,6 +67,12 @@ func checkCopy(ctx context.Context, env Env) (State, error) {
 	if !errors.Is(err, image.ErrNotStaged) {
 		state.Facts[0].Have = err.Error()
 	}
+	if state.Blocks, err = stateWritable(env); err != nil {
+		return State{}, err
+	}
+	if len(state.Blocks) > 0 {
+		state.Phase = Blocked
+	}
 	free, err := env.Host.FS.Free(Store)
 	if err != nil {
 		return State{}, err

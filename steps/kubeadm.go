@@ -239,13 +239,22 @@ func (k *kubeadmState) mode(ctx context.Context, env Env) (string, error) {
 // the control plane, what it left half-done of etcd is no reason.
 func (k *kubeadmState) blocks(ctx context.Context, env Env) ([]Block, error) {
 	if !k.upgrade {
-		return nil, nil
+		return roomFor(env, k.stale)
 	}
 	blocks, err := env.Options.Kubeadm.blocks(env.Host.FS)
 	if err != nil {
 		return nil, err
 	}
 	blocks = append(blocks, lostBlocks(k.lost)...)
+	writes, err := kubeadmTouches(env)
+	if err != nil {
+		return nil, err
+	}
+	room, err := roomFor(env, k.stale, writes...)
+	if err != nil {
+		return nil, err
+	}
+	blocks = append(blocks, room...)
 	if env.Node.Role != ControlPlane {
 		return blocks, nil
 	}

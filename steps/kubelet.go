@@ -57,7 +57,7 @@ func (k *kubeletUpgrade) check(ctx context.Context, env Env) (State, error) {
 		if err != nil {
 			return State{}, err
 		}
-		room, err := roomFor(env, found.stale)
+		room, err := roomFor(env, found.toInstall())
 		if err != nil {
 			return State{}, err
 		}
@@ -66,6 +66,13 @@ func (k *kubeletUpgrade) check(ctx context.Context, env Env) (State, error) {
 		if len(blocks) > 0 {
 			state.Phase, state.Blocks = Blocked, blocks
 		}
+		return state, nil
+	}
+	if state.Blocks, err = roomFor(env, found.stale); err != nil {
+		return State{}, err
+	}
+	if len(state.Blocks) > 0 {
+		state.Phase = Blocked
 		return state, nil
 	}
 	looking, cancel := context.WithTimeoutCause(ctx, lookPatience, fmt.Errorf("no answer from the API server for %s", lookPatience))

@@ -17,6 +17,13 @@ const lockPatience = 45 * time.Second
 // drain and a kubelet's swap apart. The kernel drops the lock with the process.
 // A *BlockedError when another holds it for longer than it takes to end.
 func Lock(ctx context.Context, env Env) (unlock func(), err error) {
+	blocks, err := writable(env, StateDir+"/")
+	if err == nil && len(blocks) > 0 {
+		err = &BlockedError{Blocks: blocks}
+	}
+	if err != nil {
+		return nil, err
+	}
 	if err := env.Host.FS.MkdirAll(StateDir, 0o700); err != nil {
 		return nil, err
 	}
