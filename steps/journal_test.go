@@ -14,10 +14,10 @@ import (
 )
 
 // journalOn is the journal of run r on a directory of the test's own.
-func journalOn(t *testing.T, root, run string) *Journal {
+func journalOn(t *testing.T, root string) *Journal {
 	t.Helper()
-	j := NewRecord(hostexec.NewFS(root), run).Journal()
-	j.Describe(Run{ID: run, Bundle: "sha256:b", Kubernetes: "v1.36.3"}, func() time.Time { return time.Unix(100, 0) })
+	j := NewRecord(hostexec.NewFS(root), "r").Journal()
+	j.Describe(Run{ID: "r", Bundle: "sha256:b", Kubernetes: "v1.36.3"}, func() time.Time { return time.Unix(100, 0) })
 	return j
 }
 
@@ -42,7 +42,7 @@ func must(t *testing.T, err error) {
 func TestJournalTorn(t *testing.T) {
 	for _, tail := range []string{`{"seq":3,"ev`, "\x00\x00\x00\x00", "{\n", `{"seq":3,"event":"intent"}`} {
 		root := t.TempDir()
-		j := journalOn(t, root, "r")
+		j := journalOn(t, root)
 		must(t, j.Append(Entry{Event: EventStep, Step: "kubelet"}))
 		file := filepath.Join(root, StateDir, "runs/r", journalFile)
 		f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
@@ -50,7 +50,7 @@ func TestJournalTorn(t *testing.T) {
 		_, err = f.WriteString(tail)
 		must(t, errors.Join(err, f.Close()))
 
-		j = journalOn(t, root, "r")
+		j = journalOn(t, root)
 		if h := mustHistory(t, j); h.Seq != 2 || h.Step != "kubelet" {
 			t.Errorf("%q: %+v", tail, h)
 		}
@@ -58,7 +58,7 @@ func TestJournalTorn(t *testing.T) {
 			t.Errorf("%q: a reader has repaired it", tail)
 		}
 		must(t, j.Append(Entry{Event: EventStep, Step: "uncordon"}))
-		if h := mustHistory(t, journalOn(t, root, "r")); h.Seq != 3 || h.Step != "uncordon" || !h.Open {
+		if h := mustHistory(t, journalOn(t, root)); h.Seq != 3 || h.Step != "uncordon" || !h.Open {
 			t.Errorf("%q: after the repair: %+v", tail, h)
 		}
 	}
@@ -77,7 +77,7 @@ func TestJournalRefused(t *testing.T) {
 			file := filepath.Join(root, StateDir, "runs/r", journalFile)
 			must(t, os.MkdirAll(filepath.Dir(file), 0o700))
 			must(t, os.WriteFile(file, []byte(tc.journal), 0o600))
-			j := journalOn(t, root, "r")
+			j := journalOn(t, root)
 			_, err := j.History()
 			if ExitCode(err) != ExitBlocked || !strings.Contains(err.Error(), tc.reason) || len(Hints(err)) == 0 {
 				t.Errorf("exit %d: %v (%v)", ExitCode(err), err, Hints(err))
