@@ -76,6 +76,10 @@ type Kept struct {
 	// Linked: what is put back may be another name of the backup, as nobody
 	// writes to such a file in its place.
 	Linked bool `json:"linked,omitempty"`
+	// Link is the text of the symbolic link that Path is: Before is the digest of
+	// what it leads to, and the link itself lies in the backup with the suffix
+	// ".link".
+	Link string `json:"link,omitempty"`
 }
 
 // absent is the digest of a file that is not there.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"strings"
@@ -64,6 +65,9 @@ func keepAs(ctx context.Context, env Env, k Kept) error {
 	if err := host.MkdirAll(path.Dir(kept), 0o700); err != nil {
 		return err
 	}
+	if err := keepLink(ctx, env, &k); err != nil {
+		return err
+	}
 	if k.Before == absent { // in an order in which restore never sees the older one alone
 		if err := errors.Join(host.WriteFile(ctx, kept+".absent", nil, 0o600), host.Remove(kept)); err != nil {
 			return err
@@ -73,7 +77,7 @@ func keepAs(ctx context.Context, env Env, k Kept) error {
 		if k.Linked {
 			err = linkOrCopy(ctx, host, k.Path, kept)
 		} else {
-			err = host.CopyFile(ctx, k.Path, kept)
+			err = cloneTarget(ctx, host, k.Path, kept)
 		}
 		if err != nil {
 			return err
@@ -135,15 +139,22 @@ func putBack(ctx context.Context, env Env, k Kept) error {
 	if err := sound(ctx, env, k); err != nil {
 		return err
 	}
+	if err := putBackLink(ctx, env, k); err != nil {
+		return fmt.Errorf("put back the link %s: %w", k.Path, err)
+	}
 	if k.Before == absent {
-		return host.Remove(k.Path)
+		target, err := host.Target(k.Path)
+		if err != nil {
+			return err
+		}
+		return host.Remove(target)
 	}
 	var err error
 	if k.Linked {
 		err = linkOrCopy(ctx, host, backupPath(env, k.Path), k.Path)
 	} else {
 		// What was kept is not touched by who writes to it afterwards.
-		err = host.CopyFile(ctx, backupPath(env, k.Path), k.Path)
+		err = cloneTarget(ctx, host, backupPath(env, k.Path), k.Path)
 	}
 	if err != nil {
 		return fmt.Errorf("put back %s: %w", k.Path, err)
@@ -157,5 +168,50 @@ func linkOrCopy(ctx context.Context, host hostexec.FS, from, to string) error {
 	if host.Link(from, to) == nil {
 		return nil
 	}
-	return host.CopyFile(ctx, from, to)
+	return cloneTarget(ctx, host, from, to)
+}
+
+// cloneTarget copies all that a file has. Where one of the two is a link, it is
+// what the link leads to that is copied or replaced.
+func cloneTarget(ctx context.Context, host hostexec.FS, from, to string) error {
+	source, err := host.Target(from)
+	if err != nil {
+		return err
+	}
+	target, err := host.Target(to)
+	if err != nil {
+		return err
+	}
+	return host.Clone(ctx, source, target)
+}
+
+// keepLink keeps the symbolic link that a file is, if it is one: whoever writes
+// to the file may put another in the link's place.
+func keepLink(ctx context.Context, env Env, k *Kept) error {
+	host := env.Host.FS
+	info, err := host.Lstat(k.Path)
+	if errors.Is(err, os.ErrNotExist) || err == nil && info.Mode()&fs.ModeSymlink == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if k.Link, err = host.Readlink(k.Path); err != nil {
+		return err
+	}
+	return host.Clone(ctx, k.Path, backupPath(env, k.Path)+".link")
+}
+
+// putBackLink makes a file that was a link one again, and one that was none
+// none.
+func putBackLink(ctx context.Context, env Env, k Kept) error {
+	have, err := env.Host.FS.Readlink(k.Path)
+	switch {
+	case err == nil && have == k.Link, err != nil && k.Link == "": // not there, or no link
+		return nil
+	case k.Link == "":
+		return env.Host.FS.Remove(k.Path)
+	default:
+		return env.Host.FS.Clone(ctx, backupPath(env, k.Path)+".link", k.Path)
+	}
 }

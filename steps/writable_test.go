@@ -129,6 +129,7 @@ func beforeKubelet(t *testing.T) (Step, Env) {
 
 func beforeCopy(t *testing.T) (Step, Env) {
 	n := newKubeletNode(t)
+	n.write(kubeletConfig, "evictionHard: {nodefs.available: 1Mi}\n") // how full this machine is does not matter
 	n.env.Bundle.Digest = "sha256:" + strings.Repeat("0", 64)
 	if err := os.MkdirAll(n.root+Store, 0o700); err != nil {
 		t.Fatal(err)
