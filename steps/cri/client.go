@@ -11,6 +11,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	ctrd "github.com/containerd/containerd/v2/client"
 	"google.golang.org/grpc"
@@ -40,15 +41,41 @@ type client struct {
 	containerd *ctrd.Client
 }
 
+// How long one call may take: a containerd that hangs takes connections and
+// never answers. Stopping a pod waits for its containers to end.
+const (
+	answers = 15 * time.Second
+	stops   = 2 * time.Minute
+)
+
 // Dial returns a client of the containerd that listens on the host's socket.
-// It does not wait for an answer: a containerd that is down is the error of the
-// first call.
+// It does not wait for an answer: a containerd that is down, or that does not
+// answer in time, is the error of the first call.
 func Dial(_ context.Context, host hostexec.FS, socket string) (Client, error) {
+	return dialWith(host, socket, func(method string) time.Duration {
+		if strings.HasSuffix(method, "/StopPodSandbox") || strings.HasSuffix(method, "/RemovePodSandbox") {
+			return stops
+		}
+		return answers
+	})
+}
+
+func dialWith(host hostexec.FS, socket string, patience func(method string) time.Duration) (Client, error) {
 	dial := host.Dialer(socket)
 	conn, err := grpc.NewClient("passthrough:///containerd",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx) }),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			limit := patience(method)
+			limited, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer for %s", limit))
+			defer cancel()
+			err := invoke(limited, method, req, reply, cc, opts...)
+			if err != nil && ctx.Err() == nil && limited.Err() != nil {
+				return fmt.Errorf("%w (%w)", err, context.Cause(limited))
+			}
+			return err
+		}),
 		grpc.WithNoProxy())
 	if err != nil {
 		return nil, fmt.Errorf("connect to containerd at %s: %w", socket, err)
