@@ -108,14 +108,14 @@ func TestOptionsAreChecked(t *testing.T) {
 
 func TestSnapshotsExpireBeforeTheirCertificates(t *testing.T) {
 	dir := t.TempDir()
-	if expired(dir) || expired(dir+"/none") {
+	if Expired(dir) || Expired(dir+"/none") {
 		t.Error("a new or missing snapshot is expired")
 	}
 	old := time.Now().Add(-301 * 24 * time.Hour)
 	if err := os.Chtimes(dir, old, old); err != nil {
 		t.Fatal(err)
 	}
-	if !expired(dir) {
+	if !Expired(dir) {
 		t.Error("an old snapshot is not expired")
 	}
 }

@@ -35,7 +35,7 @@ func (b *build) snapshot(ctx context.Context, opts Options) (string, error) {
 // what it is made from names that.
 func (b *build) cached(ctx context.Context, kind, from string, make func(g *host.Ground, tmp string) error) (string, error) {
 	key := strings.Join([]string{layoutVersion, from, filesKey()}, "\n")
-	if dir := cache.Path(kind, key); expired(dir) {
+	if dir := cache.Path(kind, key); Expired(dir) {
 		fmt.Fprintf(b.progress, "%s of %s: its certificates end soon, made again\n", kind, b.set.Name)
 		if err := os.RemoveAll(dir); err != nil {
 			return "", err

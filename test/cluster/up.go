@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -31,6 +32,8 @@ type Cluster struct {
 	Components   components.Built
 	ControlPlane host.Machine
 	Worker       host.Machine // nil without one
+	// Dial reaches the API server where there is no Ground.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Nodes are the cluster's machines, the control plane first.
@@ -151,8 +154,8 @@ func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return res.Stdout, err
 }
 
-// expired tells whether a snapshot's certificates are near their end.
-func expired(dir string) bool {
+// Expired tells whether a snapshot's certificates are near their end.
+func Expired(dir string) bool {
 	const limit = 300 * 24 * time.Hour
 	info, err := os.Stat(dir)
 	return err == nil && time.Since(info.ModTime()) > limit

@@ -29,7 +29,9 @@ func (c *Cluster) REST() (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("admin.conf: %w", err)
 	}
-	config.Dial = c.Ground.DialContext
+	if config.Dial = c.Dial; c.Dial == nil {
+		config.Dial = c.Ground.DialContext
+	}
 	config.QPS, config.Burst = 100, 200
 	return config, nil
 }

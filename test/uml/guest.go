@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"runtime"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -80,6 +81,16 @@ func (g *guest) ended() bool {
 	case <-g.done:
 		return true
 	default:
+		return false
+	}
+}
+
+// endsSoon is for when the line is gone, which comes a moment before the end.
+func (g *guest) endsSoon() bool {
+	select {
+	case <-g.done:
+		return true
+	case <-time.After(5 * time.Second):
 		return false
 	}
 }

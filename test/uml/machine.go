@@ -165,7 +165,7 @@ func (m *Machine) Exec(ctx context.Context, c host.Cmd) (host.Result, error) {
 	code, err := g.line.Run(ctx, request, c.Stdin, out, errs)
 	res := host.Result{Code: code, Stdout: stdout.String(), Stderr: stderr.String()}
 	switch {
-	case err != nil && g.ended():
+	case errors.Is(err, link.ErrLost) && g.endsSoon():
 		err = fmt.Errorf("%s: %s: %w", m.Name(), strings.Join(c.Args, " "), host.ErrNotRunning)
 	case err != nil:
 		err = fmt.Errorf("%s: %s: %w", m.Name(), strings.Join(c.Args, " "), err)

@@ -13,6 +13,9 @@ import (
 	"time"
 )
 
+// ErrLost is a line that has failed: nothing can be asked of the guest any more.
+var ErrLost = errors.New("the line to the guest is gone")
+
 // Client asks a guest's Serve.
 type Client struct {
 	conn  conn
@@ -105,7 +108,7 @@ func (c *Client) Ready(ctx context.Context) error {
 func (c *Client) gone() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return fmt.Errorf("the line to the guest: %w", c.err)
+	return fmt.Errorf("%w: %w", ErrLost, c.err)
 }
 
 // Run does a request. A program that exits with any code is no error; what could
@@ -131,7 +134,7 @@ func (c *Client) Run(ctx context.Context, r Request, in io.Reader, out, errs io.
 		c.mu.Unlock()
 	}()
 	if err := c.conn.send(start, id, text); err != nil {
-		return -1, err
+		return -1, fmt.Errorf("%w: %w", ErrLost, err)
 	}
 	go c.feed(id, call, in, finished)
 	go c.drain(id, stdout, call.out, out, finished)
