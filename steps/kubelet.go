@@ -61,7 +61,11 @@ func (k *kubeletUpgrade) check(ctx context.Context, env Env) (State, error) {
 		if err != nil {
 			return State{}, err
 		}
-		blocks = slices.Concat(blocks, tried, room)
+		others, err := otherKubelets(ctx, env, found)
+		if err != nil {
+			return State{}, err
+		}
+		blocks = slices.Concat(blocks, tried, room, others)
 		state.Facts = append(state.Facts, facts...)
 		if len(blocks) > 0 {
 			state.Phase, state.Blocks = Blocked, blocks
@@ -98,6 +102,13 @@ func (k *kubeletUpgrade) run(ctx context.Context, env Env) error {
 	}
 	if err := tryNow(ctx, env, found); err != nil {
 		return err
+	}
+	others, err := otherKubelets(ctx, env, found)
+	if err != nil {
+		return err
+	}
+	if len(others) > 0 {
+		return &BlockedError{Blocks: others}
 	}
 	if err := mustBeDrained(ctx, env); err != nil {
 		return err
