@@ -98,7 +98,7 @@ func (r Runner) DeadMan(ctx context.Context, name string) error {
 		return errors.Join(
 			swapped{step: name, unit: unit}.save(r.Env, swapRecord{Step: name, Failed: failed}),
 			keepResult(r.Env, Result{Step: name, Result: "failed", Error: err.Error(), Started: r.Env.Clock.Now().UTC()}),
-			closeFailed(ctx, r.Env, err))
+			closeRun(ctx, r.Env, ClosedFailed))
 	}
 	r.Env.Log.Info("nothing to put back: the swap has come to its end", "step", name)
 	return nil

@@ -16,6 +16,7 @@ import (
 func guardedNode(t *testing.T) *containerdNode {
 	t.Helper()
 	n := newContainerdNode(t)
+	n.env.Kube, n.env.Admin = noCluster, noCluster
 	n.env.Program, n.env.Options.RunID = "/var/lib/upgrader/bundles/b/upgrader", "run"
 	n.units.OnTimer(DeadManTimer, func(s hostexec.Transient) {
 		want := []string{n.env.Program, "rollback", "--dead-man", "--run-id=run", "containerd", "--output=json"}

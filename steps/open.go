@@ -89,7 +89,7 @@ func (r Runner) resume(ctx context.Context) error {
 		return nil
 	}
 	err = undoStep(ctx, r.Env, r.Plan[i], errors.New(history.UndoReason))
-	return errors.Join(&StepError{Step: history.Undoing, Err: err}, closeFailed(ctx, r.Env, err))
+	return errors.Join(&StepError{Step: history.Undoing, Err: err}, r.fail(ctx, err))
 }
 
 // audit compares the journal with the disk: every original that may have to be
@@ -122,15 +122,22 @@ func audit(ctx context.Context, env Env, history History) error {
 	return nil
 }
 
-// closeFailed ends a run whose failed step is as it was before: the next run may
-// begin. A failure of another kind leaves it open.
-func closeFailed(ctx context.Context, env Env, err error) error {
+// fail ends a run whose failed step is as it was before: the node is given back,
+// and the next run may begin. A failure of another kind leaves it open.
+func (r Runner) fail(ctx context.Context, err error) error {
 	var back *RolledBackError
 	var incomplete *RollbackError
 	if !errors.As(err, &back) || errors.As(err, &incomplete) {
 		return nil
 	}
-	return closeRun(context.WithoutCancel(ctx), env, ClosedFailed)
+	history, unread := r.Env.Record.Journal().History()
+	if unread != nil {
+		return unread
+	}
+	if slices.Contains(history.Changed, stepDrain) {
+		giveBack(ctx, r.Env)
+	}
+	return closeRun(context.WithoutCancel(ctx), r.Env, ClosedFailed)
 }
 
 // closeDone ends the run when each step of the plan is done: those that this

@@ -16,6 +16,8 @@ import (
 type Status struct {
 	Schema  int         `json:"schema"`
 	Running *Invocation `json:"running,omitempty"`
+	// DeadMan: the dead-man's switch is armed, for a swap that is not proven.
+	DeadMan bool        `json:"deadMan"`
 	Units   []UnitState `json:"units"`
 	Staged  []string    `json:"staged"` // digests of the bundles on the host
 	Runs    []RunState  `json:"runs"`   // newest first
@@ -66,6 +68,11 @@ func LookStatus(ctx context.Context, host hostexec.Host) (Status, error) {
 		}
 		status.Running = &inv
 	}
+	timer, err := host.Units.Show(ctx, DeadManTimer)
+	if err != nil {
+		return status, err
+	}
+	status.DeadMan = timer.ActiveState == "active"
 	staged, err := list(host.FS, Store)
 	if err != nil {
 		return status, err

@@ -36,17 +36,17 @@ func (r Runner) Rollback(ctx context.Context, to string) ([]Result, error) {
 	if err := r.mayUndo(ctx, history, undo); err != nil {
 		return nil, err
 	}
-	giveBack, err := r.bracket(ctx, undo)
-	if err != nil {
+	if err := r.drainFirst(ctx, undo); err != nil {
 		return nil, err
 	}
 	results, err := r.undoAll(ctx, undo)
 	if err != nil {
 		return results, err
 	}
-	if err := errors.Join(r.settle(ctx), giveBack(ctx)); err != nil {
+	if err := r.settle(ctx); err != nil {
 		return results, &RollbackError{Rollback: err}
 	}
+	giveBack(ctx, r.Env)
 	return results, r.closeUndone(ctx)
 }
 
@@ -84,14 +84,7 @@ func (r Runner) Abandon(ctx context.Context) ([]Result, error) {
 	if err != nil {
 		return results, err
 	}
-	if client, err := r.Env.Admin(ctx); err == nil {
-		err = release(ctx, r.Env, client)
-		if err != nil {
-			r.Env.Log.Warn("the node may still be cordoned", "reason", err.Error(), "do", "upgrader uncordon")
-		}
-	} else {
-		r.Env.Log.Warn("if the node is cordoned, it stays so", "reason", err.Error(), "do", "kubectl uncordon "+r.Env.Node.Name)
-	}
+	giveBack(ctx, r.Env)
 	return results, closeRun(ctx, r.Env, ClosedAbandoned)
 }
 
@@ -176,35 +169,51 @@ func (r Runner) closeUndone(ctx context.Context) error {
 	return closeRun(ctx, r.Env, ClosedRolledBack)
 }
 
-// bracket drains the node where one of the steps may only go back on a drained
-// one. giveBack takes the cordon back at the end, also the one that the upgrade
-// itself has left.
-func (r Runner) bracket(ctx context.Context, undo []Step) (giveBack func(context.Context) error, err error) {
-	nothing := func(context.Context) error { return nil }
+// drainFirst drains the node where one of the steps may only go back on a
+// drained one.
+func (r Runner) drainFirst(ctx context.Context, undo []Step) error {
 	why, err := needDrained(ctx, r.Env, undo)
 	if err != nil || why == "" {
-		return nothing, err
+		return err
 	}
 	if r.Env.Options.NoDrain {
 		r.Env.Log.Warn("not draining", "reason", why)
-		return nothing, nil
+		return nil
 	}
 	client, err := r.reachAdmin(ctx, why)
 	if err != nil {
-		return nothing, err
+		return err
 	}
 	r.Env.Log.Info("draining first", "reason", why)
 	if _, err := (drainer{}).drain(ctx, r.Env, client); err != nil {
 		back, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
 		defer cancel()
-		return nothing, errors.Join(fmt.Errorf("drain before the rollback: %w", err), release(back, r.Env, client))
+		return errors.Join(fmt.Errorf("drain before the rollback: %w", err), release(back, r.Env, client))
 	}
-	return func(ctx context.Context) error {
-		if err := (uncordoner{}).settled(ctx, r.Env, client, nil); err != nil {
-			return err
+	return nil
+}
+
+// giveBack takes the upgrader's cordon back, once the node may take pods, where
+// there are the rights to do so. It is told what to type otherwise: the node is
+// well, and only out of service.
+func giveBack(ctx context.Context, env Env) {
+	looking, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), 2*time.Minute, errors.New("not within two minutes"))
+	defer cancel()
+	node, err := ownNode(looking, env)
+	if err == nil && !ours(node) {
+		return
+	}
+	client, rights := env.Admin(looking)
+	if err = errors.Join(err, rights); err == nil {
+		if err = (uncordoner{}).settled(looking, env, client, nil); err == nil {
+			err = release(looking, env, client)
 		}
-		return release(ctx, r.Env, client)
-	}, nil
+	}
+	if err != nil {
+		env.Log.Warn("the node may still be cordoned by the upgrader", "reason", err.Error(), "do", "upgrader uncordon")
+		return
+	}
+	env.Log.Info("uncordoned", "node", env.Node.Name)
 }
 
 // reachAdmin is the API server with the rights to drain; where it cannot be

@@ -36,7 +36,7 @@ func (r Runner) Work(ctx context.Context, names ...string) ([]Result, error) {
 		results = append(results, result)
 		err = errors.Join(err, keepResult(env, result))
 		if err != nil {
-			return results, errors.Join(&StepError{Step: step.Name, Err: err, Changed: changed}, closeFailed(ctx, env, err))
+			return results, errors.Join(&StepError{Step: step.Name, Err: err, Changed: changed}, r.fail(ctx, err))
 		}
 		changed = changed || result.Result == "done"
 	}

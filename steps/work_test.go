@@ -84,8 +84,12 @@ func (n writerNode) runner(run string, plan ...Step) Runner {
 	return Runner{Plan: plan, Env: Env{
 		Host: hostexec.Host{FS: fs}, Record: NewRecord(fs, run), Clock: SystemClock(),
 		Log: slog.New(slog.DiscardHandler), Options: o,
-		Admin: func(context.Context) (kubernetes.Interface, error) { return nil, errors.New("no cluster here") },
+		Admin: noCluster, Kube: noCluster,
 	}}
+}
+
+func noCluster(context.Context) (kubernetes.Interface, error) {
+	return nil, errors.New("no cluster here")
 }
 
 // content is what lies in the steps' files, in order.

@@ -49,6 +49,9 @@ func printStatus(w io.Writer, output string, s steps.Status) error {
 	} else {
 		fmt.Fprintln(&b, "\nno upgrade is running")
 	}
+	if s.DeadMan {
+		fmt.Fprintf(&b, "the dead-man's switch is armed: systemctl list-timers %s\n", steps.DeadManTimer)
+	}
 	for _, digest := range s.Staged {
 		fmt.Fprintf(&b, "staged bundle: %s\n", digest)
 	}
