@@ -17,10 +17,12 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// fakeEtcd is a member's Maintenance service behind TLS that asks for a client
-// certificate, as kubeadm's etcd does. Every other call is refused by gRPC.
+// fakeEtcd is a member's Maintenance service and its list of members, behind TLS
+// that asks for a client certificate, as kubeadm's etcd does. Every other call is
+// refused by gRPC.
 type fakeEtcd struct {
 	etcdserverpb.UnimplementedMaintenanceServer
+	etcdserverpb.UnimplementedClusterServer
 	url string
 
 	mu        sync.Mutex
@@ -29,6 +31,7 @@ type fakeEtcd struct {
 	db        []byte
 	digest    []byte // nil: the database's
 	snapshots int
+	members   []*etcdserverpb.Member
 }
 
 func newFakeEtcd(t *testing.T, ca *testCA) *fakeEtcd {
@@ -36,6 +39,8 @@ func newFakeEtcd(t *testing.T, ca *testCA) *fakeEtcd {
 	e := &fakeEtcd{
 		status: etcdserverpb.StatusResponse{Version: "3.6.6", DbSize: 4096, Leader: 7},
 		db:     boltFile(t, "key", "meta", "cluster"),
+
+		members: []*etcdserverpb.Member{{Name: testNode}},
 	}
 	cert, key := ca.issue(t, "etcd")
 	pair, err := tls.X509KeyPair(cert, key)
@@ -53,6 +58,7 @@ func newFakeEtcd(t *testing.T, ca *testCA) *fakeEtcd {
 		Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients, MinVersion: tls.VersionTLS12,
 	})))
 	etcdserverpb.RegisterMaintenanceServer(server, e)
+	etcdserverpb.RegisterClusterServer(server, e)
 	go server.Serve(l) //nolint:errcheck // ends with the test
 	t.Cleanup(server.Stop)
 	return e
@@ -69,6 +75,12 @@ func (e *fakeEtcd) Alarm(context.Context, *etcdserverpb.AlarmRequest) (*etcdserv
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return &etcdserverpb.AlarmResponse{Alarms: e.alarms}, nil
+}
+
+func (e *fakeEtcd) MemberList(context.Context, *etcdserverpb.MemberListRequest) (*etcdserverpb.MemberListResponse, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return &etcdserverpb.MemberListResponse{Members: e.members}, nil
 }
 
 func (e *fakeEtcd) Snapshot(_ *etcdserverpb.SnapshotRequest, stream etcdserverpb.Maintenance_SnapshotServer) error {

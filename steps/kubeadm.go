@@ -2,8 +2,6 @@ package steps
 
 import (
 	"context"
-	"fmt"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/version"
@@ -26,6 +24,7 @@ func kubeadmStep() Step {
 		Timeout: 45 * time.Minute,
 		Check:   checkKubeadm,
 		Run:     runKubeadm,
+		Undo:    undoKubeadm, UndoBlocks: kubeadmUndoBlocks,
 	}
 }
 
@@ -35,7 +34,8 @@ type kubeadmState struct {
 	stale   []placed // kubeadm, where it is not the bundle's
 	lost    []lost
 	pods    []staticPod
-	started *intent // kubeadm was started, and has not finished
+	started *intent  // kubeadm was started, and has not finished
+	extra   []string // leftovers
 	member  *etcdMember
 
 	onItsWay  bool // it has begun to change the control plane
@@ -46,6 +46,9 @@ type kubeadmState struct {
 }
 
 func checkKubeadm(ctx context.Context, env Env) (State, error) {
+	if blocks, err := restoreUnderWay(env.Host.FS); err != nil || len(blocks) > 0 {
+		return State{Phase: Blocked, Blocks: blocks}, err
+	}
 	k, err := lookKubeadm(ctx, env)
 	s := State{Facts: k.facts}
 	if err != nil {
@@ -124,6 +127,9 @@ func (k *kubeadmState) lookAtDisk(ctx context.Context, env Env) (err error) {
 	}
 	k.facts = append(k.facts, f)
 	if k.started, err = loadIntent(env.Host.FS); err != nil {
+		return err
+	}
+	if k.extra, err = leftovers(env.Host.FS); err != nil {
 		return err
 	}
 	if k.lost, err = lostFiles(ctx, env); err != nil || len(k.lost) > 0 || env.Node.Role == Worker {
@@ -233,70 +239,4 @@ func (k *kubeadmState) mode(ctx context.Context, env Env) (string, error) {
 		return modeApply, nil
 	}
 	return modeNode, nil
-}
-
-// blocks are all the reasons not to run kubeadm. Once it has begun to change
-// the control plane, what it left half-done of etcd is no reason.
-func (k *kubeadmState) blocks(ctx context.Context, env Env) ([]Block, error) {
-	if !k.upgrade {
-		return roomFor(env, k.stale)
-	}
-	blocks, err := env.Options.Kubeadm.blocks(env.Host.FS)
-	if err != nil {
-		return nil, err
-	}
-	blocks = append(blocks, lostBlocks(k.lost)...)
-	writes, err := kubeadmTouches(env)
-	if err != nil {
-		return nil, err
-	}
-	room, err := roomFor(env, k.stale, writes...)
-	if err != nil {
-		return nil, err
-	}
-	blocks = append(blocks, room...)
-	if env.Node.Role != ControlPlane {
-		return blocks, nil
-	}
-	if there, err := env.Host.FS.Exists(adminConf); err != nil {
-		return nil, err
-	} else if !there {
-		blocks = append(blocks, Block{
-			Reason: "there is no " + adminConf + ", by which kubeadm speaks to the cluster",
-			Hint:   "kubeadm init phase kubeconfig admin",
-		})
-	}
-	if k.member == nil || k.onItsWay {
-		return blocks, nil
-	}
-	ill, err := k.member.blocks(ctx, env)
-	return append(blocks, ill...), err
-}
-
-// changes are what Run would do, in order.
-func (k *kubeadmState) changes(ctx context.Context, env Env) ([]Change, error) {
-	var changes []Change
-	for _, l := range k.lost {
-		changes = append(changes, Change{Verb: "restore", Object: l.path})
-	}
-	if k.upgrade && k.member != nil && !k.onItsWay {
-		changes = append(changes, Change{Verb: "add", Object: env.Record.Path(snapshotFile)})
-	}
-	changes = append(changes, replaceChanges(k.stale)...)
-	if !k.upgrade {
-		return changes, nil
-	}
-	command := k.binary.Dest + " upgrade"
-	if mode, err := k.mode(ctx, env); err == nil {
-		command = strings.Join(env.Options.Kubeadm.command(k.binary.Dest, mode, env.Bundle.Manifest.KubernetesVersion), " ")
-	} else if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	} else {
-		k.facts = append(k.facts, Fact{Name: "API server", Have: fmt.Sprintf("unknown: %v", err)})
-	}
-	changes = append(changes, Change{Verb: "run", Object: command})
-	for _, p := range k.pods {
-		changes = append(changes, Change{Verb: "replace", Object: manifestPath(p.component)})
-	}
-	return append(changes, Change{Verb: "replace", Object: kubeletConfig}), nil
 }

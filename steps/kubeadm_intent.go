@@ -28,7 +28,8 @@ type intent struct {
 	Mode    string    `json:"mode"` // apply or node
 	Version string    `json:"version"`
 	Started time.Time `json:"started"`
-	Backups []string  `json:"backups"` // kubeadm's own that were there before
+	Run     string    `json:"run,omitempty"` // whose originals are those of before
+	Backups []string  `json:"backups"`       // kubeadm's own that were there before
 	// Manifests are the sha256 of the control plane's before, and Snapshot is
 	// what was taken of etcd then.
 	Manifests map[string]string `json:"manifests,omitempty"`
@@ -41,7 +42,7 @@ type intent struct {
 // newIntent is of a kubeadm that is about to start on a node on which it has
 // changed nothing.
 func newIntent(ctx context.Context, env Env, mode string, s *snapshot) (*intent, error) {
-	i := &intent{Mode: mode, Version: env.Bundle.Manifest.KubernetesVersion, Started: env.Clock.Now().UTC(), Snapshot: s}
+	i := &intent{Mode: mode, Version: env.Bundle.Manifest.KubernetesVersion, Started: env.Clock.Now().UTC(), Run: path.Base(env.Record.Path()), Snapshot: s}
 	var err error
 	if i.Backups, err = kubeadmBackups(env.Host.FS, backupPrefix); err != nil {
 		return nil, err

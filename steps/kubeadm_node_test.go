@@ -202,6 +202,7 @@ func (n *kubeadmNode) newEnv(o nodeOptions) Env {
 			}
 			return n.api, nil
 		},
+		Admin: func(context.Context) (kubernetes.Interface, error) { return n.api, n.apiDown },
 		Probe: func(_ context.Context, url string) error {
 			for part, err := range n.ill {
 				if strings.Contains(url, part) {

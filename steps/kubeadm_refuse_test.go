@@ -118,7 +118,7 @@ func TestKubeadmRefuses(t *testing.T) {
 	}
 }
 
-// tree is every file of the node but for the run's empty directories.
+// tree is every file of the node but for the run's journal.
 func (n *kubeadmNode) tree() map[string]string {
 	n.t.Helper()
 	files := map[string]string{}
@@ -138,5 +138,6 @@ func (n *kubeadmNode) tree() map[string]string {
 		}
 	}
 	walk("")
+	delete(files, n.env.Record.Path(journalFile))
 	return files
 }

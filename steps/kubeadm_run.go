@@ -3,9 +3,6 @@ package steps
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"path"
 	"strings"
 	"time"
 
@@ -23,11 +20,14 @@ func runKubeadm(ctx context.Context, env Env) error {
 	if err := env.Options.Kubeadm.Validate(); err != nil {
 		return err
 	}
+	if blocks, err := restoreUnderWay(env.Host.FS); err != nil || len(blocks) > 0 {
+		return errors.Join(err, blockedBy(blocks))
+	}
 	lost, err := lostFiles(ctx, env)
 	if err != nil {
 		return err
 	}
-	if err := mend(ctx, env, lost); err != nil {
+	if err := mendInterrupted(ctx, env, lost); err != nil {
 		return err
 	}
 	k, err := awaitKubeadmState(ctx, env, len(lost) == 0)
@@ -36,7 +36,7 @@ func runKubeadm(ctx context.Context, env Env) error {
 	}
 	if k.upgrade {
 		err = k.run(ctx, env)
-	} else {
+	} else if err = k.keepFiles(ctx, env); err == nil {
 		err = install(ctx, env, k.stale)
 	}
 	if err != nil || env.Node.Role == Worker {
@@ -141,24 +141,7 @@ func (k *kubeadmState) keep(ctx context.Context, env Env) (s *snapshot, err erro
 	} else if env.Node.Role == ControlPlane {
 		env.Log.Info("etcd is no static pod of this node: no snapshot is taken")
 	}
-	files := []string{kubeletConfig, kubeletFlagsFile, path.Join(path.Dir(kubeletConfig), "instance-config.yaml")}
-	for _, dir := range []struct{ path, suffix string }{{kubernetesDir, ".conf"}, {manifestsDir, ".yaml"}} {
-		entries, err := env.Host.FS.ReadDir(dir.path)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, err
-		}
-		for _, e := range entries {
-			if strings.HasSuffix(e.Name(), dir.suffix) && !strings.HasPrefix(e.Name(), ".") && !e.IsDir() {
-				files = append(files, path.Join(dir.path, e.Name()))
-			}
-		}
-	}
-	for _, f := range files {
-		if err := backup(ctx, env, f); err != nil {
-			return nil, fmt.Errorf("keep %s: %w", f, err)
-		}
-	}
-	return s, nil
+	return s, k.keepFiles(ctx, env)
 }
 
 // kubeadm runs kubeadm to its end, whatever happens to ctx: killed between two
@@ -193,5 +176,12 @@ func kubeadm(ctx context.Context, env Env, argv []string, s *snapshot) error {
 	if s != nil {
 		hint += "; etcd as it was at " + s.Taken.Format(time.RFC3339) + " is in " + s.File
 	}
-	return &HintError{Err: err, Hint: hint}
+	err = &HintError{Err: err, Hint: hint}
+	var command *hostexec.CommandError
+	if errors.As(err, &command) && command.Code < 0 {
+		// Killed: it has rolled nothing back, and what was left is for the next
+		// call to mend and to bring to its end.
+		return &leaveError{err}
+	}
+	return err
 }

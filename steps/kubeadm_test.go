@@ -27,6 +27,9 @@ func (n *kubeadmNode) check(want Phase) State {
 
 func (n *kubeadmNode) run() error {
 	n.t.Helper()
+	if err := n.env.Record.Journal().Append(Entry{Event: EventStep, Step: stepKubeadm}); err != nil {
+		n.t.Fatal(err)
+	}
 	return kubeadmStep().Run(n.t.Context(), n.env)
 }
 

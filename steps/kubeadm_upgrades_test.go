@@ -28,6 +28,8 @@ spec:
     image: %[2]s
     command:
     - %[1]s
+    - --name=node-1
+    - --initial-advertise-peer-urls=https://192.0.2.1:2380
     - --etcd-servers=%[3]s
     - --listen-client-urls=https://192.0.2.1:2379,%[3]s
     - --data-dir=/var/lib/etcd

@@ -40,11 +40,15 @@ func lostFiles(ctx context.Context, env Env) ([]lost, error) {
 		}
 		return err
 	}
-	if err := check(kubeletConfig, "kubeadm-kubelet-config-", parseKubeletConfig); err != nil {
+	readable, err := kubeletConfigCheck(ctx, env)
+	if err != nil {
+		return nil, err
+	}
+	if err := check(kubeletConfig, "kubeadm-kubelet-config-", readable); err != nil {
 		return nil, err
 	}
 	if env.Node.Role == Worker {
-		return all, nil
+		return all, ownBackups(env, all)
 	}
 	for _, name := range controlPlane() {
 		if err := check(manifestPath(name), "kubeadm-backup-manifests-", func(data []byte) error {
@@ -54,11 +58,62 @@ func lostFiles(ctx context.Context, env Env) ([]lost, error) {
 			return nil, err
 		}
 	}
-	all, err := withoutExternalEtcd(fs, all)
+	if err := ownBackups(env, all); err != nil {
+		return nil, err
+	}
+	if all, err = withoutExternalEtcd(fs, all); err != nil {
+		return nil, err
+	}
+	if err := weighBackups(ctx, env, all); err != nil {
+		return nil, err
+	}
+	return all, ownBackups(env, all)
+}
+
+// ownBackups takes the originals of a run that has started kubeadm where
+// kubeadm's backups are missing or in doubt.
+func ownBackups(env Env, all []lost) error {
+	started, err := loadIntent(env.Host.FS)
+	if err != nil || started == nil {
+		return err
+	}
+	history, err := env.Record.Journal().History()
+	if err != nil {
+		return err
+	}
+	for i, l := range all {
+		if l.backup != "" && l.doubt == "" {
+			continue
+		}
+		if k, there := history.kept(l.path); there && k.Before != absent {
+			all[i] = lost{path: l.path, backup: backupPath(env, l.path)}
+		}
+	}
+	return nil
+}
+
+// kubeletConfigCheck is what tells a whole KubeletConfiguration. kubeadm writes
+// it in its place: after an interrupted one, a file that ends in the middle of a
+// line is half of one, even where it can be read.
+func kubeletConfigCheck(ctx context.Context, env Env) (func([]byte) error, error) {
+	started, err := loadIntent(env.Host.FS)
+	if err != nil || started == nil {
+		return parseKubeletConfig, err
+	}
+	history, err := env.Record.Journal().History()
 	if err != nil {
 		return nil, err
 	}
-	return all, weighBackups(ctx, env, all)
+	now, err := digestOrAbsent(ctx, env.Host.FS, kubeletConfig)
+	if k, there := history.kept(kubeletConfig); err != nil || !there || k.Before == now {
+		return parseKubeletConfig, err
+	}
+	return func(data []byte) error {
+		if !strings.HasSuffix(string(data), "\n") {
+			return errors.New("it ends in the middle of a line")
+		}
+		return parseKubeletConfig(data)
+	}, nil
 }
 
 // withoutExternalEtcd takes etcd's manifest off the list where etcd is no

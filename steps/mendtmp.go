@@ -1,5 +1,0 @@
-package steps
-
-import "context"
-
-func mendBeforeKubelet(context.Context, Env) error { return nil }
