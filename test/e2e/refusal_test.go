@@ -59,6 +59,38 @@ func TestRefusals(t *testing.T) {
 			undo:    []string{"sh", "-c", "umount /var/lib/upgrader"},
 		},
 		{
+			name:    "no inodes",
+			prepare: []string{"sh", "-c", "mkdir -p /var/lib/upgrader && mount -t tmpfs -o size=8g,nr_inodes=100 tmpfs /var/lib/upgrader"},
+			program: payload.NodeUpgrader,
+			want:    []string{"/var/lib/upgrader has 99 inodes free"},
+			undo:    []string{"umount", "/var/lib/upgrader"},
+		},
+		{
+			name:    "a read-only /usr",
+			prepare: []string{"sh", "-c", "mount --bind /usr /usr && mount -o remount,bind,ro /usr"},
+			program: payload.NodeUpgrader,
+			want:    []string{"/usr is mounted read-only: no writing to /usr/", "/usr/bin/kubelet", "mount -o remount,rw /usr"},
+			undo:    []string{"umount", "--lazy", "/usr"},
+		},
+		{
+			name:    "an immutable file",
+			prepare: []string{"chattr", "+i", "/etc/kubernetes/manifests/kube-scheduler.yaml", "/usr/bin/kubelet"},
+			program: payload.NodeUpgrader,
+			want: []string{
+				"/etc/kubernetes/manifests/kube-scheduler.yaml is immutable", "/usr/bin/kubelet is immutable",
+				"chattr -i /etc/kubernetes/manifests/kube-scheduler.yaml", "chattr -i /usr/bin/kubelet",
+			},
+			undo: []string{"chattr", "-i", "/etc/kubernetes/manifests/kube-scheduler.yaml", "/usr/bin/kubelet"},
+		},
+		{
+			name: "two kubelets",
+			prepare: []string{"sh", "-c", "install /usr/bin/kubelet /usr/local/sbin/kubelet && install -D /bin/sleep /opt/other/kubelet" +
+				" && systemd-run --unit=other-kubelet /opt/other/kubelet 3600"},
+			program: payload.NodeUpgrader,
+			want:    []string{"kubelet.service starts /usr/bin/kubelet, and /usr/local/sbin/kubelet is another one", "runs /opt/other/kubelet"},
+			undo:    []string{"sh", "-c", "systemctl stop other-kubelet && rm -r /usr/local/sbin/kubelet /opt/other"},
+		},
+		{
 			name:    "a PodDisruptionBudget that allows nothing",
 			prepare: []string{"kubectl", "create", "pdb", "stuck", "--selector=app=workload-cp", "--min-available=1"},
 			program: payload.NodeUpgrader,
