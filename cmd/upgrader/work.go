@@ -35,11 +35,13 @@ func newStep(step steps.Step) *cobra.Command {
 			case step.Name == "copy":
 				return s.copyStep(ctx, cmd)
 			}
-			report, err := s.runner.Preflight(ctx, step.Name)
-			if err == nil && report.Done() {
-				return s.runner.Unchanged(report), nil
-			}
-			return s.detach(ctx, cmd, func() error { return err })
+			return s.inTurn(ctx, cmd, func() ([]steps.Result, error) {
+				report, err := s.runner.Preflight(ctx, step.Name)
+				if err == nil && report.Done() {
+					return s.runner.Unchanged(report), nil
+				}
+				return s.detach(ctx, cmd, func() error { return err })
+			})
 		})
 	}
 	return cmd
@@ -64,7 +66,7 @@ follows it again.`,
 			return abandonRun(cmd, &f)
 		}
 		return onNode(cmd, &f, false, func(ctx context.Context, s *session) ([]steps.Result, error) {
-			return s.run(ctx, cmd)
+			return s.inTurn(ctx, cmd, func() ([]steps.Result, error) { return s.run(ctx, cmd) })
 		})
 	}
 	return cmd
@@ -130,16 +132,12 @@ func (s *session) locked(ctx context.Context, work func() ([]steps.Result, error
 
 // copyStep looks at the whole node before it stages anything.
 func (s *session) copyStep(ctx context.Context, cmd *cobra.Command) ([]steps.Result, error) {
-	if _, attached, err := steps.Attach(ctx, s.runner.Env, s.invocation(cmd), s.log.replay); attached || err != nil {
-		return nil, err
-	}
-	return s.locked(ctx, func() ([]steps.Result, error) { return s.runner.Run(ctx, "copy") })
+	return s.inTurn(ctx, cmd, func() ([]steps.Result, error) {
+		return s.locked(ctx, func() ([]steps.Result, error) { return s.runner.Run(ctx, "copy") })
+	})
 }
 
 func (s *session) run(ctx context.Context, cmd *cobra.Command) ([]steps.Result, error) {
-	if o, attached, err := steps.Attach(ctx, s.runner.Env, s.invocation(cmd), s.log.replay); attached || err != nil {
-		return o.Results, errors.Join(err, o.Err())
-	}
 	report, err := s.runner.Preflight(ctx)
 	if err != nil {
 		return nil, err
