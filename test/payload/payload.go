@@ -55,11 +55,19 @@ func Make(ctx context.Context, set, dir string, progress io.Writer) (Payload, er
 	if p.Digest, err = output(ctx, "", p.Upgrader, "bundle", "build", "--from", filepath.Dir(p.Target.Bin), "--out", p.Bundle); err != nil {
 		return p, err
 	}
-	if _, err := output(ctx, "", p.Upgrader, "bundle", "image", "--bundle", p.Bundle, "--upgrader", p.Upgrader, "--ref", p.Ref, "--out", p.Image); err != nil {
+	if err := p.Pack(ctx, p.Ref, p.Image); err != nil {
 		return p, err
 	}
 	fmt.Fprintf(progress, "bundle and image of Kubernetes %s built (%.0f s)\n", s.Kubernetes, time.Since(start).Seconds())
 	return p, nil
+}
+
+// Pack writes the image of the upgrader and the bundle, which gets this name, to
+// a file.
+func (p *Payload) Pack(ctx context.Context, ref, file string) error {
+	p.Ref, p.Image = ref, file
+	_, err := output(ctx, "", p.Upgrader, "bundle", "image", "--bundle", p.Bundle, "--upgrader", p.Upgrader, "--ref", ref, "--out", file)
+	return err
 }
 
 func output(ctx context.Context, dir, name string, args ...string) (string, error) {
