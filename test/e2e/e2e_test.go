@@ -105,3 +105,12 @@ func record(t *testing.T, rows ...figures.Row) {
 		t.Logf("%s = %.2f %s (goal %q, holds %v)", r.Name, r.Value, r.Unit, r.Goal, r.Holds)
 	}
 }
+
+// put puts figures into out/figures-faults.json.
+func put(t *testing.T, rows ...figures.Row) {
+	t.Helper()
+	must(t, figures.Put("faults", rows...))
+	for _, r := range rows {
+		t.Logf("%s = %.2f %s", r.Name, r.Value, r.Unit)
+	}
+}

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,10 +13,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/node-upgrader/node-upgrader/test/cluster"
@@ -196,4 +199,32 @@ func missing(before, after map[container]int32) []string {
 	}
 	slices.Sort(gone)
 	return gone
+}
+
+// awaitReady waits until the node says that it is Ready, and said so after then.
+func awaitReady(t *testing.T, client kubernetes.Interface, name string, then time.Time) {
+	t.Helper()
+	last := "no answer"
+	err := wait.PollUntilContextTimeout(t.Context(), 200*time.Millisecond, 3*time.Minute, true, func(ctx context.Context) (bool, error) {
+		node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			last = err.Error()
+			return false, nil //nolint:nilerr // away for now
+		}
+		lease, err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, name, metav1.GetOptions{})
+		if err != nil || lease.Spec.RenewTime == nil || !lease.Spec.RenewTime.After(then) {
+			last = "no heartbeat since"
+			return false, nil //nolint:nilerr // away for now
+		}
+		for _, c := range node.Status.Conditions {
+			if c.Type == corev1.NodeReady {
+				last = c.Message
+				return c.Status == corev1.ConditionTrue, nil
+			}
+		}
+		return false, nil
+	})
+	if err != nil {
+		t.Fatalf("node %s is not Ready: %v: %s", name, err, last)
+	}
 }
