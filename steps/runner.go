@@ -51,13 +51,22 @@ func (r Report) Done() bool {
 	return len(r.Blocks) == 0 && len(r.Steps) > 0 && !r.Open
 }
 
-// Blocked returns all that stands against a start.
+// Blocked returns all that stands against a start. What several steps say is
+// said once, with all their names.
 func (r Report) Blocked() []Block {
-	blocks := r.Blocks
+	blocks := slices.Clone(r.Blocks)
+	var order []Block
+	by := map[Block][]string{}
 	for _, s := range r.Steps {
 		for _, b := range s.Blocks {
-			blocks = append(blocks, Block{Reason: s.Name + ": " + b.Reason, Hint: b.Hint})
+			if by[b] == nil {
+				order = append(order, b)
+			}
+			by[b] = append(by[b], s.Name)
 		}
+	}
+	for _, b := range order {
+		blocks = append(blocks, Block{Reason: strings.Join(slices.Compact(by[b]), ", ") + ": " + b.Reason, Hint: b.Hint})
 	}
 	return blocks
 }

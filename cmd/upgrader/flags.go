@@ -122,6 +122,11 @@ func (f *flags) validate(cmd *cobra.Command) (config, error) {
 	if err := c.options.Kubeadm.Validate(); err != nil {
 		return c, err
 	}
+	for _, flag := range given(cmd) {
+		if strings.ContainsAny(flag, "$;") { // systemd would change it in the unit's command line
+			return c, &steps.UsageError{Reason: fmt.Sprintf("%s: no '$' and no ';' can be passed on to the unit that does the work; rename what it names", flag)}
+		}
+	}
 	c.options.Drain.GracePeriod = time.Duration(f.gracePeriod) * time.Second
 	c.options.Drain.SkipWaitForDelete = time.Duration(f.skipWait) * time.Second
 	if c.kubeconfig != "" && !strings.HasPrefix(c.kubeconfig, "/") {
