@@ -146,6 +146,13 @@ func (h History) kept(p string) (StepKept, bool) {
 	return h.Kept[i], true
 }
 
+// keeps tells whether the run has an original of the path.
+func (r Record) keeps(p string) bool {
+	history, err := r.Journal().History()
+	_, there := history.kept(p)
+	return err == nil && there
+}
+
 // keptBy are the originals that a step keeps, newest first.
 func (h History) keptBy(step string) []StepKept {
 	var kept []StepKept

@@ -114,7 +114,10 @@ func (r Runner) mayUndo(ctx context.Context, history History, undo []Step) error
 	if err := audit(ctx, r.Env, history); err != nil {
 		return err
 	}
-	var blocks []Block
+	blocks, err := changedSince(ctx, r.Env, history, undo)
+	if err != nil {
+		return err
+	}
 	for _, step := range undo {
 		if step.UndoBlocks == nil {
 			continue
@@ -131,6 +134,44 @@ func (r Runner) mayUndo(ctx context.Context, history History, undo []Step) error
 		return &BlockedError{Blocks: blocks}
 	}
 	return nil
+}
+
+// changedSince blocks where a file of the steps is neither what it was before
+// the run nor what the run has made of it: a later run, or somebody else, has
+// gone on from there, and the original would be a step back of two.
+func changedSince(ctx context.Context, env Env, history History, undo []Step) ([]Block, error) {
+	runs, err := allRuns(env.Host.FS)
+	if err != nil {
+		return nil, err
+	}
+	var blocks []Block
+	for _, step := range undo {
+		for _, k := range history.keptBy(step.Name) {
+			if k.After == "" {
+				continue
+			}
+			now, err := digestOrAbsent(ctx, env.Host.FS, k.Path)
+			if err != nil {
+				return nil, err
+			}
+			if now == k.Before || now == k.After {
+				continue
+			}
+			b := Block{
+				Reason: fmt.Sprintf("%s: somebody else has changed %s since", step.Name, k.Path),
+				Hint:   fmt.Sprintf("its original of this run is %s; put it back by hand if it is what you want", backupPath(env, k.Path)),
+			}
+			for _, run := range runs { // newest first
+				if run.ID != env.Options.RunID && run.Ended.After(history.Ended) && NewRecord(env.Host.FS, run.ID).keeps(k.Path) {
+					b.Reason = fmt.Sprintf("%s: run %s has changed %s since", step.Name, run.ID, k.Path)
+					b.Hint = "roll that one back first: upgrader rollback --run-id " + run.ID
+					break
+				}
+			}
+			blocks = append(blocks, b)
+		}
+	}
+	return blocks, nil
 }
 
 func (r Runner) undoAll(ctx context.Context, undo []Step) ([]Result, error) {

@@ -285,6 +285,30 @@ func TestRollback(t *testing.T) {
 			t.Errorf("it was rolled back in part: %s", got)
 		}
 	})
+	t.Run("a file was changed since", func(t *testing.T) {
+		n := writerNode{t: t, root: t.TempDir()}
+		knows := writer("a", "ok", "ok")
+		knows.Run = func(ctx context.Context, env Env) error {
+			if err := keepAs(ctx, env, Kept{Path: "/etc/a", Before: sum("old"), After: sum("new")}); err != nil {
+				return err
+			}
+			return env.Host.FS.WriteFile(ctx, "/etc/a", []byte("new"), 0o600)
+		}
+		_, err := n.runner("one", knows).Work(t.Context())
+		must(t, err)
+		must(t, hostexec.NewFS(n.root).WriteFile(t.Context(), "/etc/a", []byte("newer"), 0o600))
+		_, err = n.runner("one", knows).Rollback(t.Context(), "")
+		if ExitCode(err) != ExitBlocked || !strings.Contains(err.Error(), "a: somebody else has changed /etc/a since") {
+			t.Errorf("exit %d: %v", ExitCode(err), err)
+		}
+		_, err = n.runner("two", writer("a", "ok", "ok")).Work(t.Context())
+		must(t, err)
+		must(t, hostexec.NewFS(n.root).WriteFile(t.Context(), "/etc/a", []byte("newest"), 0o600))
+		_, err = n.runner("one", knows).Rollback(t.Context(), "")
+		if ExitCode(err) != ExitBlocked || !strings.Contains(strings.Join(Hints(err), ""), "upgrader rollback --run-id two") || n.content("a") != "newest" {
+			t.Errorf("exit %d: %v (%v), %s", ExitCode(err), err, Hints(err), n.content("a"))
+		}
+	})
 	t.Run("forbidden", func(t *testing.T) {
 		n := done(t)
 		p := plan("ok")
