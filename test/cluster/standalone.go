@@ -67,10 +67,20 @@ func (s Standalone) Initialise(ctx context.Context, c *Cluster) error {
 	if err := m.WriteFile(file, config, 0o600); err != nil {
 		return err
 	}
-	if err := kubeadm(ctx, m, "init", "--config", file, "--ignore-preflight-errors=SystemVerification,NumCPU"); err != nil {
+	// A kernel that is a process is slow, and kubeadm is not as patient with the
+	// add-ons as with the rest; their phase may be repeated.
+	if err := kubeadm(ctx, m, "init", "--config", file, "--skip-phases=addon", "--ignore-preflight-errors=SystemVerification,NumCPU"); err != nil {
 		return err
 	}
-	// A kernel that is a process is slow.
+	for attempt := 1; ; attempt++ {
+		err := kubeadm(ctx, m, "init", "phase", "addon", "all", "--config", file)
+		if err == nil {
+			break
+		}
+		if attempt == 5 {
+			return err
+		}
+	}
 	err = s.build.deploy(ctx, c, facts)
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = c.WaitFresh(ctx, time.Time{}, 10*time.Minute)

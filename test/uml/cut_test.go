@@ -4,23 +4,20 @@ package uml
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/node-upgrader/node-upgrader/hostexec"
 	"github.com/node-upgrader/node-upgrader/image"
-	"github.com/node-upgrader/node-upgrader/steps"
 	"github.com/node-upgrader/node-upgrader/test/cluster"
 	"github.com/node-upgrader/node-upgrader/test/figures"
 	"github.com/node-upgrader/node-upgrader/test/host"
@@ -37,14 +34,6 @@ const (
 	nodeUpgrader = "/root/upgrader"
 	nodeBundle   = "/root/bundle"
 )
-
-// services are the files that change together.
-func services() map[string][]string {
-	return map[string][]string{
-		"containerd": {"/usr/local/bin/containerd", "/usr/local/bin/containerd-shim-runc-v2", "/usr/local/bin/ctr", "/usr/local/sbin/runc"},
-		"kubelet":    {"/usr/bin/kubelet", "/usr/bin/kubectl"},
-	}
-}
 
 // The power is cut at random moments of the steps that change a node's own
 // files. After each cut the node boots with each service's files all old or all
@@ -78,7 +67,10 @@ type cuts struct {
 	node     string // snapshot of a node at the old version
 	bundle   *image.Bundle
 	old, new map[string]string // digests by path on the node
-	moments  map[string]int    // of each step, undisturbed
+	// moments are how many each step has, undisturbed; its service is down from
+	// the first of down to the second.
+	moments map[string]int
+	down    map[string][2]int
 
 	done, recovered int
 }
@@ -126,17 +118,35 @@ func (c *cuts) prepare() {
 
 	boot(t, m)
 	start := time.Now()
-	c.moments = map[string]int{}
-	c.drive(m, func(line string) {
-		if f := strings.Fields(line); f[0] == "end" {
-			c.moments[f[1]], err = strconv.Atoi(f[2])
-			must(t, err)
-		}
-	})
-	t.Logf("without a cut: %.1f s, moments %v", time.Since(start).Seconds(), c.moments)
+	c.moments, c.down = map[string]int{}, map[string][2]int{}
+	c.drive(m, c.count)
+	t.Logf("without a cut: %.1f s, moments %v, services down %v", time.Since(start).Seconds(), c.moments, c.down)
+	if len(c.moments) < 4 || len(c.down) != 2 {
+		t.Fatal("too few moments")
+	}
 	c.new = c.wanted()
 	c.atTarget(m)
 	must(t, m.Close())
+}
+
+// count notes a line of the driver, "moment STEP:N before|after OP OBJECT".
+func (c *cuts) count(line string) {
+	f := strings.Fields(line)
+	if f[0] != "moment" {
+		return
+	}
+	step, number, _ := strings.Cut(f[1], ":")
+	n, err := strconv.Atoi(number)
+	if err != nil {
+		c.t.Errorf("%q: %v", line, err)
+	}
+	c.moments[step] = n
+	switch down := c.down[step]; {
+	case f[2] == "after" && f[3] == hostexec.OpStop:
+		c.down[step] = [2]int{n, n}
+	case f[3] == hostexec.OpStart && down[0] > 0:
+		c.down[step] = [2]int{down[0], n}
+	}
 }
 
 // build makes a static program of this repository.
@@ -148,28 +158,6 @@ func build(t *testing.T, out, pkg, ldflags string) {
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", cmd.Args, err, text)
 	}
-}
-
-// wanted are the bundle's digests by place; what it does not change stays.
-func (c *cuts) wanted() map[string]string {
-	want := maps.Clone(c.old)
-	for _, f := range c.bundle.Manifest.Files {
-		if f.Component != image.Kubeadm {
-			want[f.Place] = f.SHA256
-		}
-	}
-	return want
-}
-
-// digests are those of the node's programs.
-func (c *cuts) digests(m *Machine) map[string]string {
-	c.t.Helper()
-	found := map[string]string{}
-	for line := range strings.Lines(sh(c.t, m, "sha256sum /usr/local/bin/* /usr/local/sbin/* /usr/bin/kube* /opt/cni/bin/*")) {
-		f := strings.Fields(line)
-		found[f[1]] = f[0]
-	}
-	return found
 }
 
 // drive runs the driver and hands each line to on; what it cannot do fails the
@@ -230,7 +218,11 @@ func (c *cuts) upgrade() {
 // the upgrade ended before.
 func (c *cuts) cut(m *Machine, step string) bool {
 	t := c.t
-	at := fmt.Sprintf("%s:%d", step, 1+c.rand.IntN(c.moments[step]))
+	n := 1 + c.rand.IntN(c.moments[step])
+	if down, service := c.down[step]; service && c.rand.IntN(2) == 0 {
+		n = down[0] + c.rand.IntN(down[1]-down[0]+1)
+	}
+	at := fmt.Sprintf("%s:%d", step, n)
 	// What is staged is no change of the host, and takes seconds.
 	hold := step != "copy" && c.rand.IntN(3) > 0
 	var later time.Duration
@@ -265,96 +257,4 @@ func (c *cuts) cut(m *Machine, step string) bool {
 func console(m *Machine) string {
 	log, _ := os.ReadFile(m.ConsoleLog())
 	return tail(log)
-}
-
-// consistent is what has to be true of a node that has booted after a cut.
-func (c *cuts) consistent(m *Machine) {
-	t := c.t
-	t.Helper()
-	now := c.digests(m)
-	for name, files := range services() {
-		isNew, isOld := true, true
-		for _, f := range files {
-			isNew = isNew && now[f] == c.new[f]
-			isOld = isOld && now[f] == c.old[f]
-		}
-		if !isNew && !isOld {
-			t.Errorf("%s: neither all old nor all new: %s", name, c.describe(now, files))
-		}
-	}
-	for file := range c.old {
-		if now[file] != c.old[file] && now[file] != c.new[file] {
-			t.Errorf("%s is neither the old nor the new one: %q", file, now[file])
-		}
-	}
-	c.services(m)
-	if t.Failed() {
-		t.Log(sh(t, m, "journalctl -u upgrader-recovery -u containerd -u kubelet --no-pager | tail -n 60; ls -laR /var/lib/upgrader | head -n 80; cat /var/lib/upgrader/runs/*/journal.jsonl"))
-	}
-}
-
-func (c *cuts) describe(now map[string]string, files []string) string {
-	var parts []string
-	for _, f := range files {
-		what := "another"
-		switch now[f] {
-		case c.old[f]:
-			what = "old"
-		case c.new[f]:
-			what = "new"
-		case "":
-			what = "missing"
-		}
-		parts = append(parts, f+" "+what)
-	}
-	return strings.Join(parts, ", ")
-}
-
-// services have to run, from the files that lie there.
-func (c *cuts) services(m *Machine) {
-	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), 30*time.Second)
-	defer cancel()
-	for _, check := range []string{
-		"ctr version && cmp /proc/$(systemctl show -P MainPID containerd)/exe /usr/local/bin/containerd",
-		"curl -sf http://127.0.0.1:10248/healthz && cmp /proc/$(systemctl show -P MainPID kubelet)/exe /usr/bin/kubelet",
-	} {
-		for {
-			res, err := m.Exec(ctx, host.Command("sh", "-c", check))
-			if err == nil {
-				break
-			}
-			if ctx.Err() != nil {
-				c.t.Errorf("%v\n%s%s", err, res.Stdout, res.Stderr)
-				break
-			}
-			time.Sleep(200 * time.Millisecond)
-		}
-	}
-}
-
-// atTarget is the end of an upgrade.
-func (c *cuts) atTarget(m *Machine) {
-	t := c.t
-	t.Helper()
-	now := c.digests(m)
-	for file, want := range c.new {
-		if now[file] != want {
-			t.Errorf("%s has %s, not the new one", file, now[file])
-		}
-	}
-	var more []string
-	for file := range now {
-		if _, known := c.new[file]; !known {
-			more = append(more, file)
-		}
-	}
-	if slices.Sort(more); len(more) > 0 {
-		t.Errorf("files left behind: %v", more)
-	}
-	c.services(m)
-	sh(t, m, nodeUpgrader+" bundle verify "+steps.Store+"/"+strings.TrimPrefix(c.bundle.Digest, "sha256:")+"/bundle")
-	if left := sh(t, m, "ls -d "+steps.Store+"/* /etc/systemd/system/"+steps.RecoveryUnit+" 2>/dev/null || true"); strings.Count(left, "\n") > 0 || strings.Contains(left, steps.RecoveryUnit) {
-		t.Errorf("left behind: %s", left)
-	}
 }

@@ -167,7 +167,7 @@ func guestFiles(ctx context.Context, root string) error {
 		units + "sysinit.target.wants/guest-agent.service": "../guest-agent.service",
 		"etc/hostname":    "/run/guest/hostname",
 		"etc/hosts":       "/run/guest/hosts",
-		"etc/resolv.conf": "/dev/null",
+		"etc/resolv.conf": "/run/guest/resolv.conf",
 		// This kernel's nf_tables has no address translation.
 		"etc/alternatives/iptables":          "/usr/sbin/iptables-legacy",
 		"etc/alternatives/iptables-save":     "/usr/sbin/iptables-legacy-save",

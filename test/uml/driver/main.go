@@ -6,10 +6,10 @@
 //
 //	driver -bundle DIR -upgrader FILE [-cut STEP:N] [-hold=false]
 //
-// On stdout is a line for each step's end with the number of its moments, and
-// the line "cut …" at the N-th moment of STEP, or the first one after it. A
-// moment is right before or right after a change. There it waits for ever, or
-// goes on with -hold=false.
+// A moment is right before or right after a change. On stdout is a line for each,
+// "moment STEP:N before|after CHANGE", and the line "cut …" at the N-th moment of
+// STEP, or the first one after it. There it waits for ever, or goes on with
+// -hold=false.
 package main
 
 import (
@@ -63,7 +63,7 @@ func run(ctx context.Context, o options) error {
 	if err := watch.parse(o.cut); err != nil {
 		return err
 	}
-	env, done, err := newEnv(ctx, o, watch)
+	env, done, err := newEnv(o, watch)
 	if err != nil {
 		return err
 	}
@@ -90,12 +90,11 @@ func run(ctx context.Context, o options) error {
 		if _, err := (steps.Runner{Env: env, Plan: plan}).Work(ctx, name); err != nil {
 			return err
 		}
-		watch.end()
 	}
 	return nil
 }
 
-func newEnv(ctx context.Context, o options, watch hostexec.Watch) (steps.Env, func(), error) {
+func newEnv(o options, watch hostexec.Watch) (steps.Env, func(), error) {
 	bundle, err := image.Open(o.bundle)
 	if err != nil {
 		return steps.Env{}, nil, err
@@ -194,12 +193,6 @@ func (c *cutter) begin(step string) {
 	c.now, c.at = step, 0
 }
 
-func (c *cutter) end() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	fmt.Fprintf(c.out, "end %s %d\n", c.now, c.at)
-}
-
 // Before implements hostexec.Watch.
 func (c *cutter) Before(e hostexec.Effect) error { c.moment("before", e); return nil }
 
@@ -213,6 +206,7 @@ func (c *cutter) moment(when string, e hostexec.Effect) {
 		return
 	}
 	c.at++
+	fmt.Fprintf(c.out, "moment %s:%d %s %s\n", c.now, c.at, when, e)
 	if c.step == "" || c.cut {
 		return
 	}

@@ -19,6 +19,8 @@ hostname "$name"
 mkdir -p /run/guest
 printf '%s\n' "$name" >/run/guest/hostname
 printf '127.0.0.1 localhost\n%s %s\n' "$ip" "$name" >/run/guest/hosts
+# Nobody answers there, but CoreDNS does not start without one.
+printf 'nameserver %s\n' "${ip%.*}.1" >/run/guest/resolv.conf
 
 # This kernel's names no frequency, cores or sockets, which cadvisor reads.
 {
