@@ -19,6 +19,10 @@ import (
 // eventSchema is the version of a line of `-o json`.
 const eventSchema = 1
 
+// eventOutcome is how the unit's process failed. It is for the log: whoever
+// follows the unit shows the outcome itself.
+const eventOutcome = "outcome"
+
 // logger shows what happens, on stderr: lines that a person can follow, with a
 // spinner or a bar on a terminal, or one JSON object a line. It is a
 // slog.Handler; its clones share one screen.
@@ -168,7 +172,7 @@ func (s *screen) show(r slog.Record, v map[string]slog.Value, shown []slog.Attr)
 		s.progress(v)
 		return nil
 	}
-	if r.Level < slog.LevelInfo {
+	if r.Level < slog.LevelInfo || v["event"].String() == eventOutcome {
 		return nil
 	}
 	s.clear()
@@ -193,9 +197,12 @@ func (s *screen) show(r slog.Record, v map[string]slog.Value, shown []slog.Attr)
 
 // detail is a line inside a step, or outside of any.
 func (s *screen) detail(r slog.Record, v map[string]slog.Value) string {
-	indent := ""
-	if _, ok := v["step"]; ok {
+	indent, of := "", ""
+	if step, ok := v["step"]; ok {
 		indent = "         "
+		if _, begun := v["n"]; !begun { // no line above says which step it is
+			of = step.String() + ": "
+		}
 	}
 	switch {
 	case r.Level >= slog.LevelError:
@@ -215,7 +222,7 @@ func (s *screen) detail(r slog.Record, v map[string]slog.Value) string {
 			return indent + fmt.Sprintf("%s: %s -> %s", what, have, want)
 		}
 	}
-	return indent + r.Message
+	return indent + of + r.Message
 }
 
 func float(v slog.Value) float64 {

@@ -13,6 +13,7 @@ import (
 
 // logSome is what a step logs.
 func logSome(l *slog.Logger) {
+	undo := l.With("step", "kubelet")
 	l = l.With("step", "kubeadm", "n", 4, "of", 7)
 	l.Info("install kubeadm and upgrade by it what it manages", "event", "start")
 	l.Info("found", "what", "cluster", "have", "v1.35.4", "want", "v1.36.3")
@@ -22,6 +23,8 @@ func logSome(l *slog.Logger) {
 	l.Warn("slow disk", "reason", "two words")
 	l.Debug("progress", "done", 1, "total", 2)
 	l.Info("done", "event", "end", "seconds", 169.2)
+	l.Error("kubeadm: too bad", "event", eventOutcome, "exit", 1)
+	undo.Info("rolling back")
 }
 
 const wantText = `TIME step 4 of 7 kubeadm: install kubeadm and upgrade by it what it manages
@@ -31,6 +34,7 @@ TIME          installed file=/usr/bin/kubeadm sha256=abc
 TIME            | [upgrade] SUCCESS!
 TIME          WARNING slow disk reason="two words"
 TIME          kubeadm: done after 169.2 s
+TIME          kubelet: rolling back
 `
 
 var clock = regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d`)

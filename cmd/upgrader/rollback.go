@@ -82,7 +82,11 @@ func abandonRun(cmd *cobra.Command, f *flags) error {
 				Reason: "no run is open on this node", Hint: "upgrader status; to undo one that has ended: upgrader rollback",
 			}}}
 		}
-		return s.undo(ctx, cmd, abandonCommand)
+		results, err := s.undo(ctx, cmd, abandonCommand)
+		if err == nil {
+			s.runner.Env.Log.Info("closed; what it has finished stays, and `upgrader rollback` undoes that", "run", s.runner.Env.Options.RunID)
+		}
+		return results, err
 	})
 }
 

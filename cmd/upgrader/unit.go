@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -82,7 +83,12 @@ func unit(ctx context.Context, c config, p place, errOut io.Writer, open opener)
 	o := outcome(err, results)
 	o.ID = inv.ID
 	record := steps.NewRecord(hostexec.NewFS(p.root()), inv.RunID)
-	return errors.Join(err, steps.Conclude(context.WithoutCancel(ctx), record, o))
+	if concluded := steps.Conclude(context.WithoutCancel(ctx), record, o); concluded != nil || err == nil {
+		return errors.Join(err, concluded)
+	}
+	// Whoever follows reads it there and shows it, once; this is for the log.
+	slog.New(newLogger(errOut, "json")).Error(o.Error, "event", eventOutcome, "exit", o.Exit, "do", o.Hints)
+	return &shownError{err}
 }
 
 // invoked is the work that the unit was started for.
