@@ -70,6 +70,7 @@ func TestByHand(t *testing.T) {
 		t.Errorf("the workload counted %d before and %d after", count, now)
 	}
 	_ = out
+	closed(t, cp, payload.NodeUpgrader, "user root", p.Digest)
 	again(t, c.ControlPlane, payload.NodeUpgrader)
 	t.Logf("status:\n%s", sh(t, cp, payload.NodeUpgrader, "status"))
 }

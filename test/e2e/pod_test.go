@@ -139,6 +139,8 @@ func TestPodControlPlaneThenWorker(t *testing.T) {
 		stepSeconds(t, "pod_"+m.Name(), pod)
 		must(t, c.Wait(t.Context()))
 		atTarget(t, m, client, p.Target.Set, m == c.ControlPlane)
+		staged := "/var/lib/upgrader/bundles/" + strings.TrimPrefix(p.Digest, "sha256:") + "/upgrader"
+		closed(t, m, staged, "pod "+namespace+"/upgrader-"+m.Name(), p.Digest)
 	}
 	allRunning(t, client)
 	if now := counter(t, c.Worker); now <= count {
