@@ -57,8 +57,13 @@ func (a accident) String() string {
 // the whole host. A step's entry is first about how many lines it writes.
 func accidents(r *rand.Rand, hosts int) []accident {
 	list := []accident{
-		{step: "copy", entry: 3}, {step: "containerd", entry: 36}, {step: "cni-plugins", entry: 77}, {step: "kubeadm", entry: 23},
-		{step: "drain", entry: 11}, {step: "kubelet", entry: 30}, {step: "uncordon", entry: 4},
+		{step: "copy", entry: 3},
+		{step: "containerd", entry: 36},
+		{step: "cni-plugins", entry: 77},
+		{step: "kubeadm", entry: 23},
+		{step: "drain", entry: 11},
+		{step: "kubelet", entry: 30},
+		{step: "uncordon", entry: 4},
 	}
 	for i := range list {
 		list[i].entry = 1 + r.IntN(list[i].entry)
