@@ -2,6 +2,7 @@ package steps
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"strings"
@@ -54,6 +55,10 @@ func swapContainerd(ctx context.Context, env Env, l containerdLook) error {
 	defer cancel()
 	if compared := compareContainers(looking, env, comebackPatience/2); compared != nil {
 		env.Log.Error("containers after putting the old files back", "reason", compared.Error())
+		var back *RolledBackError
+		if errors.As(err, &back) {
+			err = &RollbackError{Err: back.Err, Rollback: compared}
+		}
 	}
 	hint := "journalctl -u " + containerdUnit + " -n 100"
 	if len(unknown) > 0 {

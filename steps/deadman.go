@@ -27,11 +27,15 @@ func arm(ctx context.Context, env Env, step string) error {
 	if after <= 0 {
 		after = DefaultDeadMan
 	}
+	argv := []string{env.Program, "rollback", "--dead-man", "--run-id=" + env.Options.RunID, step, "--output=json"}
+	if env.Node.Role != "" { // it is not to be found out when nothing may work
+		argv = append(argv, "--role="+string(env.Node.Role))
+	}
 	err := env.Host.Units.StartTransientTimer(ctx, hostexec.Timer{
 		Name: DeadManTimer, After: after,
 		Service: hostexec.Transient{
 			Description: fmt.Sprintf("upgrader's dead-man's switch: put %s back (run %s)", step, env.Options.RunID),
-			Argv:        []string{env.Program, "rollback", "--dead-man", "--run-id=" + env.Options.RunID, step, "--output=json"},
+			Argv:        argv,
 			Env:         unitEnv(),
 			Log:         env.Record.Path(logFile), StopGrace: stopGrace,
 		},
@@ -66,10 +70,15 @@ func (r Runner) DeadMan(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
+	// Looked at before anybody is killed, and again when nobody else works.
+	if open, err := r.swapOpen(name); err != nil || !open {
+		r.Env.Log.Info("nothing to put back: the swap has come to its end", "step", name)
+		return err
+	}
 	if err := endUnit(ctx, r.Env); err != nil {
 		return err
 	}
-	unlock, err := Lock(ctx, r.Env)
+	unlock, err := r.lockAtLast(ctx)
 	if err != nil {
 		return err
 	}
@@ -98,10 +107,37 @@ func (r Runner) DeadMan(ctx context.Context, name string) error {
 		return errors.Join(
 			swapped{step: name, unit: unit}.save(r.Env, swapRecord{Step: name, Failed: failed}),
 			keepResult(r.Env, Result{Step: name, Result: "failed", Error: err.Error(), Started: r.Env.Clock.Now().UTC()}),
-			closeRun(ctx, r.Env, ClosedFailed))
+			r.fail(ctx, err))
 	}
 	r.Env.Log.Info("nothing to put back: the swap has come to its end", "step", name)
 	return nil
+}
+
+// swapOpen tells, as the disk has it now, whether a swap of the step is open.
+func (r Runner) swapOpen(name string) (bool, error) {
+	history, err := NewRecord(r.Env.Host.FS, r.Env.Options.RunID).Journal().History()
+	for _, s := range history.swaps {
+		if s.Open && s.Step == name {
+			return true, err
+		}
+	}
+	return false, err
+}
+
+// lockAtLast waits for the lock without an end: there is nobody after the
+// switch.
+func (r Runner) lockAtLast(ctx context.Context) (unlock func(), err error) {
+	for {
+		unlock, err = Lock(ctx, r.Env)
+		var held *BlockedError
+		if !errors.As(err, &held) || ctx.Err() != nil {
+			return unlock, err
+		}
+		r.Env.Log.Warn("waiting for another process of the upgrader", "reason", err.Error())
+		if err := r.Env.Clock.Sleep(ctx, time.Second); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // endUnit kills the upgrader's unit, so that systemd does not start it again.

@@ -87,6 +87,9 @@ func TestDeadManFindsNothingToDo(t *testing.T) {
 	if _, armed := n.units.Armed(DeadManTimer); armed {
 		t.Error("health did not disarm it")
 	}
+	// The unit has gone on to another step meanwhile: it is not to be killed.
+	n.units.OnKill(UnitName, func(int) error { t.Error("the unit was killed"); return nil })
+	n.must(n.units.StartTransient(t.Context(), hostexec.Transient{Name: UnitName, Argv: []string{"upgrader"}}))
 	n.must(n.asAnother().DeadMan(t.Context(), stepContainerd))
 	if diff := cmp.Diff(newFiles(), n.installed()); diff != "" {
 		t.Error(diff)

@@ -2,6 +2,7 @@ package steps
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/node-upgrader/node-upgrader/image"
@@ -94,28 +95,44 @@ func ExitCode(err error) int {
 	}
 }
 
-// Hints returns every hint in err, outermost first.
+// Hints returns every hint in err once, outermost first; those of a rollback come
+// before those of the failure that it follows.
 func Hints(err error) []string {
 	var hints []string
-	var blocked *BlockedError
-	if errors.As(err, &blocked) {
-		for _, b := range blocked.Blocks {
-			if b.Hint != "" {
-				hints = append(hints, b.Hint)
+	add := func(list ...string) {
+		for _, h := range list {
+			if h != "" && !slices.Contains(hints, h) {
+				hints = append(hints, h)
 			}
 		}
 	}
-	var bad *image.BadBundleError
-	if errors.As(err, &bad) && bad.Hint != "" {
-		hints = append(hints, bad.Hint)
+	var walk func(error)
+	walk = func(err error) {
+		switch e := err.(type) { //nolint:errorlint // it walks the tree itself
+		case *BlockedError:
+			for _, b := range e.Blocks {
+				add(b.Hint)
+			}
+		case *image.BadBundleError:
+			add(e.Hint)
+		case *OutcomeError:
+			add(e.Outcome.Hints...)
+		case *HintError:
+			add(e.Hint)
+		case *RollbackError:
+			walk(e.Rollback)
+			walk(e.Err)
+			return
+		}
+		switch e := err.(type) { //nolint:errorlint // as above
+		case interface{ Unwrap() error }:
+			walk(e.Unwrap())
+		case interface{ Unwrap() []error }:
+			for _, one := range e.Unwrap() {
+				walk(one)
+			}
+		}
 	}
-	var outcome *OutcomeError
-	if errors.As(err, &outcome) {
-		hints = append(hints, outcome.Outcome.Hints...)
-	}
-	var h *HintError
-	for e := err; errors.As(e, &h); e = h.Err {
-		hints = append(hints, h.Hint)
-	}
+	walk(err)
 	return hints
 }

@@ -197,7 +197,7 @@ func awaitReport(ctx context.Context, env Env) error {
 		if err != nil {
 			return err
 		}
-		ready := condition(node, corev1.NodeReady)
+		ready := readyCondition(node)
 		seen, err := lastHeartbeat(asking, env, client, ready)
 		switch {
 		case err != nil:

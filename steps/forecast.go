@@ -127,7 +127,7 @@ func (f *forecast) elsewhere(ctx context.Context) (bool, error) {
 		return false, fmt.Errorf("list the nodes: %w", err)
 	}
 	for _, n := range nodes.Items {
-		if n.Name != f.env.Node.Name && !n.Spec.Unschedulable && condition(&n, corev1.NodeReady).Status == corev1.ConditionTrue {
+		if n.Name != f.env.Node.Name && !n.Spec.Unschedulable && readyCondition(&n).Status == corev1.ConditionTrue {
 			return true, nil
 		}
 	}

@@ -146,6 +146,16 @@ func (h History) kept(p string) (StepKept, bool) {
 	return h.Kept[i], true
 }
 
+// swapOpen tells whether a swap has begun and has not come to its end.
+func (h History) swapOpen() bool {
+	for _, s := range h.swaps {
+		if s.Open {
+			return true
+		}
+	}
+	return false
+}
+
 // keeps tells whether the run has an original of the path.
 func (r Record) keeps(p string) bool {
 	history, err := r.Journal().History()

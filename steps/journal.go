@@ -155,6 +155,9 @@ func (j *Journal) forgive(err error) error {
 func (j *Journal) Before(e hostexec.Effect) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if err := j.load(); err != nil {
+		return j.forgive(err)
+	}
 	if !j.concerns(e) {
 		return nil
 	}
@@ -191,7 +194,7 @@ func (j *Journal) concerns(e hostexec.Effect) bool {
 	if real, err := j.fs.Resolve(StateDir); err == nil { // it may be a link
 		state = j.fs.HostPath(real)
 	}
-	return j.load() == nil && j.history.Open && e.Object != state && !strings.HasPrefix(e.Object, state+"/")
+	return j.history.Open && e.Object != state && !strings.HasPrefix(e.Object, state+"/")
 }
 
 // append writes one line, and before it the line that opens the run. No context

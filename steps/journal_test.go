@@ -125,6 +125,27 @@ type watchFunc func(hostexec.Effect) error
 func (f watchFunc) Before(e hostexec.Effect) error { return f(e) }
 func (watchFunc) After(hostexec.Effect, error)     {}
 
+// A line that was torn by a full disk, and cannot be mended: nothing is changed
+// without a word before it.
+func TestJournalTornByAFullDisk(t *testing.T) {
+	root := t.TempDir()
+	full := errors.New("no space left on device")
+	var broken error
+	fs := hostexec.NewFS(root).Watched(watchFunc(func(hostexec.Effect) error { return broken }))
+	j := NewRecord(fs, "r").Journal()
+	must(t, j.Append(Entry{Event: EventStep, Step: "kubelet"}))
+	f, err := os.OpenFile(filepath.Join(root, StateDir, "runs/r", journalFile), os.O_APPEND|os.O_WRONLY, 0)
+	must(t, err)
+	_, err = f.WriteString(`{"seq":3,"ev`)
+	must(t, errors.Join(err, f.Close()))
+	broken = full
+	for range 2 {
+		if err := j.Before(hostexec.Effect{Op: "stop", Object: "kubelet.service"}); !errors.Is(err, full) {
+			t.Fatalf("a change that cannot be announced is made: %v", err)
+		}
+	}
+}
+
 // A full disk must not keep old files from being put back.
 func TestJournalLenient(t *testing.T) {
 	root := t.TempDir()

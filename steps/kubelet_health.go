@@ -41,7 +41,7 @@ func kubeletHealth(ctx context.Context, env Env, f kubeletFound) ([]Fact, error)
 	if err != nil {
 		return nil, err
 	}
-	ready := condition(node, corev1.NodeReady)
+	ready := readyCondition(node)
 	seen, err := lastHeartbeat(ctx, env, client, ready)
 	if err != nil {
 		return nil, err

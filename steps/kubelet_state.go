@@ -6,6 +6,16 @@ import (
 	"path"
 )
 
+const deviceCheckpoint = "kubelet_internal_checkpoint"
+
+// kubeletStateFiles are the names of what the kubelet remembers by.
+func kubeletStateFiles() []string {
+	return []string{
+		"cpu_manager_state", "memory_manager_state", "dra_manager_state",
+		"allocated_pods_state", "actuated_pods_state", deviceCheckpoint,
+	}
+}
+
 // keepKubeletState keeps what the kubelet remembers across its restarts and
 // what it is configured with. It returns the files of the first kind: a
 // kubelet of another minor version writes them in another format, and one that
@@ -16,10 +26,10 @@ func keepKubeletState(ctx context.Context, env Env, f kubeletFound) ([]string, e
 		root = dir
 	}
 	var state []string
-	for _, name := range []string{
-		"cpu_manager_state", "memory_manager_state", "dra_manager_state",
-		"allocated_pods_state", "actuated_pods_state", "device-plugins/kubelet_internal_checkpoint",
-	} {
+	for _, name := range kubeletStateFiles() {
+		if name == deviceCheckpoint {
+			name = path.Join("device-plugins", name)
+		}
 		state = append(state, path.Join(root, name))
 	}
 	config, err := kubeletConfigFiles(env.Host.FS, f.args)

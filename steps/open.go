@@ -66,7 +66,10 @@ func openBlocks(ctx context.Context, env Env) ([]Block, error) {
 // anything is changed: the backups have to be what the journal says, and what
 // was announced and never reported is told. A rollback that follows a failure
 // and was cut short is completed.
-func (r Runner) resume(ctx context.Context) error {
+//
+// It is completed by whoever does the steps of the host: not from a container,
+// and not by copy, which may be the first one to come by after a boot.
+func (r Runner) resume(ctx context.Context, names []string) error {
 	blocks, err := openBlocks(ctx, r.Env) // again, now under the lock
 	if err != nil {
 		return err
@@ -84,9 +87,21 @@ func (r Runner) resume(ctx context.Context) error {
 	if err := audit(ctx, r.Env, history); err != nil {
 		return err
 	}
+	if !history.swapOpen() { // a crash may have left it armed
+		if err := disarm(ctx, r.Env); err != nil {
+			return err
+		}
+	}
 	i := slices.IndexFunc(r.Plan, func(s Step) bool { return s.Name == history.Undoing && s.Undo != nil })
-	if i < 0 {
+	onHost := slices.ContainsFunc(r.Plan, func(s Step) bool { return s.Undo != nil && slices.Contains(names, s.Name) })
+	switch {
+	case i < 0 || slices.Equal(names, []string{stepCopy}):
 		return nil
+	case !onHost:
+		return &BlockedError{Blocks: []Block{{
+			Reason: fmt.Sprintf("the rollback of step %s was cut short: %s", history.Undoing, history.UndoReason),
+			Hint:   "finish it: upgrader rollback --run-id " + r.Env.Options.RunID,
+		}}}
 	}
 	err = undoStep(ctx, r.Env, r.Plan[i], errors.New(history.UndoReason))
 	return errors.Join(&StepError{Step: history.Undoing, Err: err}, r.fail(ctx, err))
@@ -135,7 +150,9 @@ func (r Runner) fail(ctx context.Context, err error) error {
 		return unread
 	}
 	if slices.Contains(history.Changed, stepDrain) {
-		giveBack(ctx, r.Env)
+		if left := giveBack(ctx, r.Env); left != nil {
+			r.Env.Log.Warn(left.Error(), "do", strings.Join(Hints(left), "; "))
+		}
 	}
 	return closeRun(context.WithoutCancel(ctx), r.Env, ClosedFailed)
 }
@@ -171,7 +188,7 @@ func closeRun(ctx context.Context, env Env, how string) error {
 		return err
 	}
 	if err := saveReceipt(ctx, env, how); err != nil {
-		return err
+		env.Log.Warn("the receipt cannot be written", "reason", err.Error())
 	}
 	if err := env.Record.Journal().Append(Entry{Event: EventClose, Reason: how}); err != nil {
 		return err
@@ -185,7 +202,8 @@ func closeRun(ctx context.Context, env Env, how string) error {
 }
 
 // LastRun is the run that a rollback is about when none is named: the open one,
-// else the one that ended last and has something to undo.
+// else the one that ended last. Where that one has nothing left to undo, an older
+// one is not undone in its place: it has to be named.
 func LastRun(host hostexec.FS) (string, error) {
 	ids, err := list(host, runsDir)
 	if err != nil {
@@ -193,23 +211,35 @@ func LastRun(host hostexec.FS) (string, error) {
 	}
 	var last string
 	var best History
+	var older []string
+	var damaged error
 	for _, id := range ids {
 		history, err := NewRecord(host, id).Journal().History()
 		if err != nil {
-			return "", err
-		}
-		if len(history.Changed) == 0 && len(history.Kept) == 0 && !history.Begun() {
+			damaged = errors.Join(damaged, err)
 			continue
 		}
-		if last == "" || history.Open && !best.Open || history.Open == best.Open && history.Ended.After(best.Ended) {
+		if !history.Begun() && history.Closed == "" {
+			continue // staged at most
+		}
+		if len(history.Changed)+len(history.Kept) > 0 {
+			older = append(older, id)
+		}
+		if last == "" || history.Begun() && !best.Begun() || history.Begun() == best.Begun() && history.Ended.After(best.Ended) {
 			last, best = id, history
 		}
 	}
-	if last == "" {
-		return "", &BlockedError{Blocks: []Block{{
-			Reason: "there is no run on this node that has changed anything and was not undone",
-			Hint:   "upgrader status",
-		}}}
+	switch {
+	case damaged != nil && !best.Begun():
+		return "", fmt.Errorf("which run was the last? Name it with --run-id: %w", damaged)
+	case last == "":
+		return "", &BlockedError{Blocks: []Block{{Reason: "there is no run on this node that has changed anything", Hint: "upgrader status"}}}
+	case len(best.Changed)+len(best.Kept) == 0 && !best.Begun():
+		b := Block{Reason: fmt.Sprintf("the last run, %s, has nothing left to undo (%s)", last, best.Closed), Hint: "upgrader status"}
+		if len(older) > 0 {
+			b.Hint = "to undo an older run, name it: --run-id " + strings.Join(older, " or ")
+		}
+		return "", &BlockedError{Blocks: []Block{b}}
 	}
 	return last, nil
 }

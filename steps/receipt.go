@@ -123,7 +123,7 @@ func prune(env Env) error {
 		used[bundleDir(env.Bundle.Digest)] = true
 	}
 	for _, run := range runs {
-		ended := run.Error == "" && !run.Open
+		ended := run.Error == "" && (!run.Open || !run.Begun)
 		if ended && keep == 0 {
 			env.Log.Info("removing the record of an old run", "run", run.ID, "ended", run.Ended)
 			if err := env.Host.FS.RemoveAll(path.Join(runsDir, run.ID)); err != nil {

@@ -38,7 +38,19 @@ func takeBack(ctx context.Context, env Env, step Step, err error) error {
 	if !slices.Contains(history.Unfinished, step.Name) {
 		return err
 	}
+	if blocks, unsure := undoBlocks(context.WithoutCancel(ctx), env, step); unsure != nil || len(blocks) > 0 {
+		// Nothing is undone, so the run may still go forward.
+		return &RollbackError{Err: err, Rollback: errors.Join(unsure, blockedBy(blocks))}
+	}
 	return undoStep(ctx, env, step, err)
+}
+
+// undoBlocks are the reasons for which the step cannot be undone now.
+func undoBlocks(ctx context.Context, env Env, step Step) ([]Block, error) {
+	if step.UndoBlocks == nil {
+		return nil, nil
+	}
+	return step.UndoBlocks(ctx, env)
 }
 
 // undoStep puts back what a step has changed, after its failure because or, when
@@ -52,6 +64,12 @@ func undoStep(ctx context.Context, env Env, step Step, because error) error {
 		env.Log.Error("rolling back", "step", step.Name, "reason", because.Error())
 	} else {
 		env.Log.Info("rolling back", "step", step.Name)
+	}
+	if err := guardBoot(ctx, env); err != nil {
+		if because == nil {
+			return err
+		}
+		env.Log.Warn("going on without the recovery at boot", "reason", err.Error())
 	}
 	if err := journal.Append(begin); err != nil && because == nil {
 		return err

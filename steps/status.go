@@ -35,6 +35,7 @@ type UnitState struct {
 type RunState struct {
 	Run
 	Open    bool      `json:"open"`
+	Begun   bool      `json:"-"`                // it is open, and has changed the host
 	Closed  string    `json:"closed,omitempty"` // how it ended last
 	Started time.Time `json:"started"`
 	Ended   time.Time `json:"ended"` // its last entry, for an open one
@@ -119,6 +120,7 @@ func runState(fs hostexec.FS, id string) (RunState, error) {
 	if history.Seq > 0 {
 		run.Run = history.Run
 	}
+	run.Begun = history.Begun()
 	run.Open, run.Closed, run.Step, run.Pending = history.Open, history.Closed, history.Step, history.Pending
 	run.Started, run.Ended = history.Started, history.Ended
 	run.Results = append(run.Results, history.Results...)

@@ -67,17 +67,18 @@ func swap(ctx context.Context, env Env, s swapped) error {
 		// It was started, unless the failure came before.
 		return errors.Join(err, env.Host.Units.Start(back, s.unit), s.save(env, swapRecord{Step: s.step}), disarm(back, env))
 	}
-	if env.Options.OnFailure == Stop {
+	canceled := errors.Is(ctx.Err(), context.Canceled)
+	if env.Options.OnFailure == Stop && !canceled {
 		return s.stay(back, env, err)
 	}
-	return s.fail(back, env, err, errors.Is(ctx.Err(), context.Canceled))
+	return s.fail(back, env, err, canceled)
 }
 
 // stay leaves a failed swap as it is, for those who want to look at it.
 func (s swapped) stay(ctx context.Context, env Env, err error) error {
 	env.Log.Error("left as it is", "unit", s.unit, "reason", err.Error())
 	return &HintError{
-		Err:  errors.Join(err, disarm(ctx, env)),
+		Err:  errors.Join(err, env.Host.Units.Start(ctx, s.unit), disarm(ctx, env)),
 		Hint: "look at it, then put the old files back: upgrader rollback " + s.step,
 	}
 }
@@ -100,11 +101,13 @@ func (s swapped) fail(ctx context.Context, env Env, err error, canceled bool) er
 	if err := s.save(env, after); err != nil {
 		env.Log.Error("the attempt cannot be recorded", "unit", s.unit, "reason", err.Error())
 	}
+	if !after.Open {
+		if err := disarm(ctx, env); err != nil { // it would find nothing to do
+			env.Log.Warn("the dead-man's switch is still armed", "reason", err.Error())
+		}
+	}
 	if undo != nil {
 		return &RollbackError{Err: err, Rollback: undo}
-	}
-	if err := disarm(ctx, env); err != nil { // it would find nothing to do
-		env.Log.Warn("the dead-man's switch is still armed", "reason", err.Error())
 	}
 	return &RolledBackError{Err: err}
 }
@@ -159,6 +162,7 @@ type swapped struct {
 	step    string
 	unit    string
 	files   []placed
+	first   func(context.Context)       // of a rollback: before the stop; may be nil
 	prepare func(context.Context) error // right before the start; may be nil
 	healthy func(context.Context) error // waits; called after the start
 	// recovered waits until the old version is healthy after it was put back.

@@ -119,7 +119,7 @@ func (u uncordoner) settled(ctx context.Context, env Env, client kubernetes.Inte
 		if err != nil {
 			return err
 		}
-		if c := condition(node, corev1.NodeReady); c.Status != corev1.ConditionTrue {
+		if c := readyCondition(node); c.Status != corev1.ConditionTrue {
 			return fmt.Errorf("its condition Ready is %q: %s", c.Status, c.Message)
 		}
 		missing := missingDevices(want, extended(node))
@@ -169,10 +169,10 @@ func extended(node *corev1.Node) map[string]int64 {
 	return found
 }
 
-// condition is the node's condition of a type; its zero value without one.
-func condition(node *corev1.Node, of corev1.NodeConditionType) corev1.NodeCondition {
+// readyCondition is the node's condition Ready; its zero value without one.
+func readyCondition(node *corev1.Node) corev1.NodeCondition {
 	for _, c := range node.Status.Conditions {
-		if c.Type == of {
+		if c.Type == corev1.NodeReady {
 			return c
 		}
 	}

@@ -31,6 +31,9 @@ func (r Runner) Rollback(ctx context.Context, to string) ([]Result, error) {
 	}
 	if len(undo) == 0 {
 		r.Env.Log.Info("nothing to undo", "run", r.Env.Options.RunID)
+		if err := giveBack(ctx, r.Env); err != nil {
+			return nil, &RollbackError{Rollback: err}
+		}
 		return nil, r.closeUndone(ctx)
 	}
 	if err := r.mayUndo(ctx, history, undo); err != nil {
@@ -43,10 +46,9 @@ func (r Runner) Rollback(ctx context.Context, to string) ([]Result, error) {
 	if err != nil {
 		return results, err
 	}
-	if err := r.settle(ctx); err != nil {
+	if err := errors.Join(r.settle(ctx), giveBack(ctx, r.Env)); err != nil {
 		return results, &RollbackError{Rollback: err}
 	}
-	giveBack(ctx, r.Env)
 	return results, r.closeUndone(ctx)
 }
 
@@ -84,7 +86,9 @@ func (r Runner) Abandon(ctx context.Context) ([]Result, error) {
 	if err != nil {
 		return results, err
 	}
-	giveBack(ctx, r.Env)
+	if err := giveBack(ctx, r.Env); err != nil {
+		return results, &RollbackError{Rollback: err}
+	}
 	return results, closeRun(ctx, r.Env, ClosedAbandoned)
 }
 
@@ -147,7 +151,14 @@ func changedSince(ctx context.Context, env Env, history History, undo []Step) ([
 	var blocks []Block
 	for _, step := range undo {
 		for _, k := range history.keptBy(step.Name) {
-			if k.After == "" {
+			if later := laterRun(env, runs, history, k.Path); later != "" {
+				blocks = append(blocks, Block{
+					Reason: fmt.Sprintf("%s: run %s has changed %s since", step.Name, later, k.Path),
+					Hint:   "roll that one back first: upgrader rollback --run-id " + later,
+				})
+				continue
+			}
+			if k.After == "" { // a component rewrites it now and then
 				continue
 			}
 			now, err := digestOrAbsent(ctx, env.Host.FS, k.Path)
@@ -157,28 +168,34 @@ func changedSince(ctx context.Context, env Env, history History, undo []Step) ([
 			if now == k.Before || now == k.After {
 				continue
 			}
-			b := Block{
+			blocks = append(blocks, Block{
 				Reason: fmt.Sprintf("%s: somebody else has changed %s since", step.Name, k.Path),
 				Hint:   fmt.Sprintf("its original of this run is %s; put it back by hand if it is what you want", backupPath(env, k.Path)),
-			}
-			for _, run := range runs { // newest first
-				if run.ID != env.Options.RunID && run.Ended.After(history.Ended) && NewRecord(env.Host.FS, run.ID).keeps(k.Path) {
-					b.Reason = fmt.Sprintf("%s: run %s has changed %s since", step.Name, run.ID, k.Path)
-					b.Hint = "roll that one back first: upgrader rollback --run-id " + run.ID
-					break
-				}
-			}
-			blocks = append(blocks, b)
+			})
 		}
 	}
 	return blocks, nil
 }
 
+// laterRun is the newest run after this one that has an original of the path; ""
+// without one.
+func laterRun(env Env, runs []RunState, history History, path string) string {
+	for _, run := range runs { // newest first
+		if run.ID != env.Options.RunID && run.Ended.After(history.Ended) && NewRecord(env.Host.FS, run.ID).keeps(path) {
+			return run.ID
+		}
+	}
+	return ""
+}
+
 func (r Runner) undoAll(ctx context.Context, undo []Step) ([]Result, error) {
 	var results []Result
-	for _, step := range undo {
+	for i, step := range undo {
 		if ctx.Err() != nil {
-			return results, context.Cause(ctx)
+			return results, &RollbackError{Rollback: &HintError{
+				Err:  fmt.Errorf("stopped before %s: %w", strings.Join(Names(undo[i:]), ", "), context.Cause(ctx)),
+				Hint: "finish it: upgrader rollback --run-id " + r.Env.Options.RunID,
+			}}
 		}
 		env := r.Env
 		env.Log = env.Log.With("step", step.Name)
@@ -234,27 +251,35 @@ func (r Runner) drainFirst(ctx context.Context, undo []Step) error {
 	return nil
 }
 
-// giveBack takes the upgrader's cordon back, once the node may take pods, where
-// there are the rights to do so. It is told what to type otherwise: the node is
-// well, and only out of service.
-func giveBack(ctx context.Context, env Env) {
+// giveBack takes the upgrader's cordon back, once the node may take pods. Where
+// the cluster cannot be asked whether there is one, that is told and no error:
+// it may be what is broken.
+func giveBack(ctx context.Context, env Env) error {
 	looking, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), 2*time.Minute, errors.New("not within two minutes"))
 	defer cancel()
 	node, err := ownNode(looking, env)
-	if err == nil && !ours(node) {
-		return
-	}
-	client, rights := env.Admin(looking)
-	if err = errors.Join(err, rights); err == nil {
-		if err = (uncordoner{}).settled(looking, env, client, nil); err == nil {
-			err = release(looking, env, client)
-		}
-	}
 	if err != nil {
 		env.Log.Warn("the node may still be cordoned by the upgrader", "reason", err.Error(), "do", "upgrader uncordon")
-		return
+		return nil
+	}
+	if !ours(node) {
+		return nil
+	}
+	client, err := env.Admin(looking)
+	if err == nil {
+		err = (uncordoner{}).settled(looking, env, client, nil)
+	}
+	if err == nil {
+		err = release(looking, env, client)
+	}
+	if err != nil {
+		return &HintError{
+			Err:  fmt.Errorf("the node is still cordoned by the upgrader: %w", err),
+			Hint: "upgrader uncordon, or kubectl uncordon " + env.Node.Name,
+		}
 	}
 	env.Log.Info("uncordoned", "node", env.Node.Name)
+	return nil
 }
 
 // reachAdmin is the API server with the rights to drain; where it cannot be

@@ -21,7 +21,7 @@ func (r Runner) Work(ctx context.Context, names ...string) ([]Result, error) {
 		names = Names(r.Plan)
 	}
 	r.Env.Host = r.Env.Host.Watched(r.Env.watch())
-	if err := r.resume(ctx); err != nil {
+	if err := r.resume(ctx, names); err != nil {
 		return nil, err
 	}
 	var results []Result
@@ -152,7 +152,7 @@ func attempt(ctx context.Context, env Env, step Step) (string, error) {
 	for _, f := range state.Facts {
 		env.Log.Info("found", "what", f.Name, "have", f.Have, "want", f.Want)
 	}
-	if err := env.Record.Journal().Append(Entry{Event: EventStep, Step: step.Name}); err != nil {
+	if err := begin(env, step); err != nil {
 		return "failed", err
 	}
 	if step.Undo != nil {
@@ -173,6 +173,18 @@ func attempt(ctx context.Context, env Env, step Step) (string, error) {
 		return "failed", fmt.Errorf("wait until it shows: %w", err)
 	}
 	return "done", confirm(ctx, env, step)
+}
+
+// begin puts the step's beginning into the journal. To stage a bundle opens no
+// run: it changes nothing of the host, and may be done long before or after.
+func begin(env Env, step Step) error {
+	if step.Name == stepCopy {
+		history, err := env.Record.Journal().History()
+		if err != nil || !history.Open {
+			return err
+		}
+	}
+	return env.Record.Journal().Append(Entry{Event: EventStep, Step: step.Name})
 }
 
 // keepResult puts a step's result into the journal of a run that has begun.

@@ -350,3 +350,106 @@ func TestPrune(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// A step that cannot be undone once it has changed the node may still go
+// forward: its failure does not leave a rollback behind that nobody can finish.
+func TestFailureThatCannotBeUndone(t *testing.T) {
+	n := writerNode{t: t, root: t.TempDir()}
+	forbidden := func(s Step) Step {
+		s.UndoBlocks = func(context.Context, Env) ([]Block, error) {
+			return []Block{{Reason: "there is no way back", Hint: "go on"}}, nil
+		}
+		return s
+	}
+	_, err := n.runner("r", forbidden(writer("a", "fails", "ok"))).Work(t.Context())
+	if ExitCode(err) != ExitIncomplete || !strings.Contains(err.Error(), "there is no way back") || !slices.Contains(Hints(err), "go on") {
+		t.Fatalf("exit %d: %v (%v)", ExitCode(err), err, Hints(err))
+	}
+	if h := mustHistory(t, n.runner("r").Env.Record.Journal()); h.Undoing != "" || !h.Open {
+		t.Errorf("%+v", h)
+	}
+	_, err = n.runner("r", forbidden(writer("a", "ok", "ok"))).Work(t.Context())
+	must(t, err)
+}
+
+// A rollback that names no run is of the last one, and not of an older one when
+// that has nothing to undo.
+func TestLastRun(t *testing.T) {
+	n := writerNode{t: t, root: t.TempDir()}
+	fs := hostexec.NewFS(n.root)
+	if _, err := LastRun(fs); ExitCode(err) != ExitBlocked {
+		t.Errorf("without any: %v", err)
+	}
+	_, err := n.runner("good", writer("a", "ok", "ok")).Work(t.Context())
+	must(t, err)
+	if id, err := LastRun(fs); id != "good" || err != nil {
+		t.Errorf("%q, %v", id, err)
+	}
+	if _, err := n.runner("bad", writer("b", "fails", "ok")).Work(t.Context()); ExitCode(err) != ExitRolledBack {
+		t.Fatal(err)
+	}
+	id, err := LastRun(fs)
+	if ExitCode(err) != ExitBlocked || !strings.Contains(err.Error(), "the last run, bad, has nothing left to undo") || !slices.Contains(Hints(err), "to undo an older run, name it: --run-id good") {
+		t.Errorf("%q, %v (%v)", id, err, Hints(err))
+	}
+	if _, err := n.runner("open", writer("c", "leaves", "ok")).Work(t.Context()); err == nil {
+		t.Fatal("it did not fail")
+	}
+	if id, err := LastRun(fs); id != "open" || err != nil {
+		t.Errorf("%q, %v", id, err)
+	}
+}
+
+// To stage the bundle again, after a boot say, takes nothing away from a run that
+// has ended.
+func TestStagingOpensNoRun(t *testing.T) {
+	n := writerNode{t: t, root: t.TempDir()}
+	_, err := n.runner("r", writer("a", "ok", "ok")).Work(t.Context())
+	must(t, err)
+	staged := false
+	again := Step{
+		Name: stepCopy, Short: "stage", Timeout: time.Second,
+		Check: func(context.Context, Env) (State, error) {
+			if staged {
+				return State{Phase: Done}, nil
+			}
+			return State{Phase: Needed}, nil
+		},
+		Run: func(context.Context, Env) error { staged = true; return nil },
+	}
+	_, err = n.runner("r", again, writer("a", "ok", "ok")).Work(t.Context())
+	must(t, err)
+	if h := mustHistory(t, n.runner("r").Env.Record.Journal()); h.Open || len(h.Kept) != 1 {
+		t.Errorf("open %v, kept %v", h.Open, h.Kept)
+	}
+}
+
+// A rollback that is told to stop says what is left.
+func TestRollbackIsStopped(t *testing.T) {
+	n := writerNode{t: t, root: t.TempDir()}
+	plan := []Step{writer("a", "ok", "ok"), writer("b", "ok", "ok")}
+	_, err := n.runner("r", plan...).Work(t.Context())
+	must(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	undo := plan[1].Undo
+	plan[1].Undo = func(ctx context.Context, env Env) error { stop(); return undo(ctx, env) }
+	_, err = n.runner("r", plan...).Rollback(ctx, "")
+	if ExitCode(err) != ExitIncomplete || !strings.Contains(err.Error(), "stopped before a:") || n.content("a", "b") != "new old" {
+		t.Errorf("exit %d: %v, %s", ExitCode(err), err, n.content("a", "b"))
+	}
+	_, err = n.runner("r", plan...).Rollback(t.Context(), "")
+	must(t, err)
+	if got := n.content("a", "b"); got != "old old" {
+		t.Error(got)
+	}
+}
+
+// What is to be typed after a rollback that failed too comes first, and nothing
+// is lost or said twice.
+func TestHints(t *testing.T) {
+	hint := func(h string) error { return &HintError{Err: errors.New("x"), Hint: h} }
+	err := &StepError{Err: &RollbackError{Err: hint("look"), Rollback: errors.Join(hint("finish"), hint("look"), &BlockedError{Blocks: []Block{{Hint: "move"}}})}}
+	if diff := cmp.Diff([]string{"finish", "look", "move"}, Hints(err)); diff != "" {
+		t.Error(diff)
+	}
+}
