@@ -46,13 +46,16 @@ func syncDir(dir string) error {
 }
 
 // removeLeftovers removes what attempts that were killed left in dir.
-func removeLeftovers(dir string) error {
+func removeLeftovers(o StageOptions, dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), tempPrefix) {
+			if told := o.change("remove-all", dir, tempPrefix+"*"); told != nil {
+				return errors.Join(err, told)
+			}
 			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
 		}
 	}

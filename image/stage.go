@@ -20,6 +20,18 @@ type StageOptions struct {
 	// Progress may be nil. It is called by one goroutine at a time, and not at
 	// all when nothing is copied.
 	Progress func(done, total int64)
+	// Effect, when it is set, is called right before each change in the store, by
+	// any goroutine: its error is the change's own. path is where the change will
+	// be seen when the stage is whole.
+	Effect func(op, path string) error
+}
+
+// change tells of a change that is about to be made.
+func (o StageOptions) change(op string, path ...string) error {
+	if o.Effect == nil {
+		return nil
+	}
+	return o.Effect(op, filepath.Join(path...))
 }
 
 // Stage puts a bundle and the upgrader into the store and checks every byte of
@@ -48,7 +60,7 @@ func stage(ctx context.Context, b *Bundle, o StageOptions) (Staged, error) {
 		return Staged{}, err
 	}
 	defer unlock()
-	if err := removeLeftovers(o.Store); err != nil {
+	if err := removeLeftovers(o, o.Store); err != nil {
 		return Staged{}, err
 	}
 	s, now, err := findStaged(ctx, dir, b.Digest, o.BootID)
@@ -58,15 +70,18 @@ func stage(ctx context.Context, b *Bundle, o StageOptions) (Staged, error) {
 	if err != nil {
 		return Staged{}, err
 	}
-	if err := removeLeftovers(dir); err != nil {
+	if err := removeLeftovers(o, dir); err != nil {
 		return Staged{}, err
 	}
-	pair, changed, err := renewUpgrader(ctx, o.Upgrader, dir, now.Upgrader)
+	pair, changed, err := renewUpgrader(ctx, o, dir, now.Upgrader)
 	if err != nil {
 		return Staged{}, err
 	}
 	if changed || !s.Trusted {
 		now.Upgrader = pair
+		if err := o.change("write", dir, stampName); err != nil {
+			return Staged{}, err
+		}
 		if err := now.write(dir); err != nil {
 			return Staged{}, err
 		}
@@ -87,6 +102,9 @@ func stageAnew(ctx context.Context, b *Bundle, o StageOptions, dir string) (s St
 	if _, err := Open(b.Dir); err != nil {
 		return s, err
 	}
+	if err := o.change("mkdir", dir); err != nil {
+		return s, err
+	}
 	tmp, err := os.MkdirTemp(o.Store, tempPrefix)
 	if err != nil {
 		return s, err
@@ -105,11 +123,17 @@ func stageAnew(ctx context.Context, b *Bundle, o StageOptions, dir string) (s St
 	mark := stamp{SchemaVersion: SchemaVersion, BootID: o.BootID}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		var err error
-		mark.Upgrader, err = exe.copyTo(gctx, tmp, count)
+		err := o.change("write", dir, stagedUpgrader)
+		if err == nil {
+			mark.Upgrader, err = exe.copyTo(gctx, tmp, count)
+		}
 		return err
 	})
-	g.Go(func() error { return copyBundle(gctx, b, filepath.Join(tmp, stagedBundle), count) })
+	g.Go(func() error {
+		return copyBundle(gctx, b, filepath.Join(tmp, stagedBundle), count, func(name string) error {
+			return o.change("write", dir, stagedBundle, name)
+		})
+	})
 	if err := g.Wait(); err != nil {
 		return s, err
 	}
@@ -122,13 +146,19 @@ func stageAnew(ctx context.Context, b *Bundle, o StageOptions, dir string) (s St
 		return s, err
 	}
 	mark.Files = allLooks(seen)
+	if err := o.change("write", dir, stampName); err != nil {
+		return s, err
+	}
 	if err := mark.write(tmp); err != nil {
 		return s, err
 	}
 	if err := ctx.Err(); err != nil {
 		return s, err
 	}
-	if err := discard(dir); err != nil {
+	if err := discard(o, dir); err != nil {
+		return s, err
+	}
+	if err := o.change("rename", dir); err != nil {
 		return s, err
 	}
 	if err := os.Rename(tmp, dir); err != nil {
@@ -150,13 +180,18 @@ func sameDir(a, b string) bool {
 
 // discard removes an unsound stage, out of its place first: half removed it
 // would be there still.
-func discard(dir string) error {
-	old := filepath.Join(filepath.Dir(dir), tempPrefix+"old-"+filepath.Base(dir))
-	err := os.Rename(dir, old)
-	if errors.Is(err, os.ErrNotExist) {
+func discard(o StageOptions, dir string) error {
+	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
+	if err := o.change("rename", dir+" away"); err != nil {
+		return err
+	}
+	old := filepath.Join(filepath.Dir(dir), tempPrefix+"old-"+filepath.Base(dir))
+	if err := os.Rename(dir, old); err != nil {
+		return err
+	}
+	if err := o.change("remove-all", dir); err != nil {
 		return err
 	}
 	return os.RemoveAll(old)

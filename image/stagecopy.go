@@ -13,8 +13,8 @@ import (
 )
 
 // copyBundle copies b to dest, which must not exist, and compares every byte
-// with the manifest on the way.
-func copyBundle(ctx context.Context, b *Bundle, dest string, count *meter) error {
+// with the manifest on the way. before is told of each file.
+func copyBundle(ctx context.Context, b *Bundle, dest string, count *meter, before func(name string) error) error {
 	files := make(map[string]File, len(b.Manifest.Files)+1)
 	for _, f := range b.Manifest.Files {
 		files[f.Path] = f
@@ -40,7 +40,10 @@ func copyBundle(ctx context.Context, b *Bundle, dest string, count *meter) error
 			if fi.IsDir() {
 				return false, nil
 			}
-			return false, lookAt(in(root, src), fi)
+			if err := lookAt(in(root, src), fi); err != nil {
+				return false, err
+			}
+			return false, before(in(root, src))
 		},
 		OnSymlink: func(string) copy.SymlinkAction { return copy.Skip },
 		PermissionControl: func(fi fs.FileInfo, dst string) (func(*error), error) {

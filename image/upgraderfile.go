@@ -59,8 +59,8 @@ func (u *upgraderFile) copyTo(ctx context.Context, stage string, count *meter) (
 
 // renewUpgrader replaces the staged executable when it is not the running one.
 // changed tells that the stamp has to learn the pair.
-func renewUpgrader(ctx context.Context, name, stage string, known upgraderLooks) (pair upgraderLooks, changed bool, err error) {
-	exe, err := openUpgrader(name)
+func renewUpgrader(ctx context.Context, o StageOptions, stage string, known upgraderLooks) (pair upgraderLooks, changed bool, err error) {
+	exe, err := openUpgrader(o.Upgrader)
 	if err != nil {
 		return pair, false, err
 	}
@@ -81,6 +81,9 @@ func renewUpgrader(ctx context.Context, name, stage string, known upgraderLooks)
 		if same, err := sameContent(ctx, exe, filepath.Join(stage, stagedUpgrader)); err != nil || same && runnable {
 			return pair, true, err
 		}
+	}
+	if err := o.change("write", stage, stagedUpgrader); err != nil {
+		return pair, false, err
 	}
 	pair, err = exe.copyTo(ctx, stage, nil)
 	return pair, true, err

@@ -116,6 +116,9 @@ func runCopy(ctx context.Context, env Env) error {
 		Progress: func(done, total int64) {
 			env.Log.Debug("progress", "done", done, "total", total)
 		},
+		Effect: func(op, path string) error {
+			return env.change(op, env.Host.FS.HostPath(path), func() error { return nil })
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("stage the bundle: %w", err)
