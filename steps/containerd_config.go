@@ -34,7 +34,7 @@ func (t table) text(name string) string { s, _ := t[name].(string); return s }
 // makes of it. Its refusal is a *hostexec.CommandError. Nothing is changed:
 // `config dump` registers the plugins but starts none.
 func dumpConfig(ctx context.Context, host hostexec.Host, binary, file string) (containerdConfig, error) {
-	out, err := host.Commands.Run(ctx, hostexec.Command{Argv: []string{binary, "--config", file, "config", "dump"}})
+	out, err := ask(ctx, host, binary, "--config", file, "config", "dump")
 	if err != nil {
 		return containerdConfig{}, err
 	}

@@ -56,7 +56,7 @@ func guardContainerd(ctx context.Context, env Env, l containerdLook) (containerd
 func (g *containerdGuard) guardVersion(ctx context.Context, env Env, l containerdLook) error {
 	have, want := l.version, wantContainerd(env)
 	if have == "" && l.daemon.isContainerd() { // it does not run, or not well
-		out, err := env.Host.Commands.Run(ctx, hostexec.Command{Argv: []string{l.daemon.binary, "--version"}})
+		out, err := ask(ctx, env.Host, l.daemon.binary, "--version")
 		if fields := strings.Fields(string(out.Stdout)); err == nil && len(fields) >= 3 {
 			have = strings.TrimPrefix(fields[2], "v")
 		}

@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/mod/semver"
 
-	"github.com/node-upgrader/node-upgrader/hostexec"
 	"github.com/node-upgrader/node-upgrader/steps/cri"
 )
 
@@ -74,7 +73,7 @@ func swapContainerd(ctx context.Context, env Env, l containerdLook) error {
 // cannot find: 2.x writes where a shim listens into bootstrap.json, 1.7 reads
 // the file address alone. What 1.7 made has both once 2.x has loaded it.
 func unknownShims(ctx context.Context, env Env, l containerdLook) ([]shim, error) {
-	out, err := env.Host.Commands.Run(ctx, hostexec.Command{Argv: []string{l.daemon.binary, "--version"}})
+	out, err := ask(ctx, env.Host, l.daemon.binary, "--version")
 	version := l.version
 	if fields := strings.Fields(string(out.Stdout)); err == nil && len(fields) >= 3 {
 		version = fields[2]

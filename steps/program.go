@@ -2,9 +2,12 @@ package steps
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
+	"github.com/node-upgrader/node-upgrader/hostexec"
 	"github.com/node-upgrader/node-upgrader/image"
 )
 
@@ -27,4 +30,16 @@ func program(ctx context.Context, env Env, component, name string) (string, erro
 		return "", fmt.Errorf("run %s of the bundle: %w", name, err)
 	}
 	return filepath.Join(env.Bundle.Dir, filepath.FromSlash(f.Path)), nil
+}
+
+// askPatience is how long a program may take to tell its version or what it
+// makes of its configuration: a broken one may hang.
+const askPatience = 30 * time.Second
+
+// ask runs a program that only tells something. One that does not end is a
+// *hostexec.CommandError as well.
+func ask(ctx context.Context, host hostexec.Host, argv ...string) (hostexec.Output, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, askPatience, errors.New("no answer for "+askPatience.String()))
+	defer cancel()
+	return host.Commands.Run(ctx, hostexec.Command{Argv: argv, Grace: time.Second})
 }

@@ -108,7 +108,7 @@ func kubeadmVersion(ctx context.Context, env Env) (string, error) {
 	if binary == "" {
 		return "", errors.New("no kubeadm in " + strings.Join(toolDirs(), ", "))
 	}
-	out, err := env.Host.Commands.Run(ctx, hostexec.Command{Argv: []string{binary, "version", "--output=short"}})
+	out, err := ask(ctx, env.Host, binary, "version", "--output=short")
 	return strings.TrimSpace(string(out.Stdout)), err
 }
 
@@ -124,7 +124,7 @@ func kubeletVersion(ctx context.Context, env Env) (string, error) {
 			return "", err
 		}
 	}
-	out, err := env.Host.Commands.Run(ctx, hostexec.Command{Argv: []string{binary, "--version"}})
+	out, err := ask(ctx, env.Host, binary, "--version")
 	return strings.TrimPrefix(strings.TrimSpace(string(out.Stdout)), "Kubernetes "), err
 }
 

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"golang.org/x/mod/semver"
-
-	"github.com/node-upgrader/node-upgrader/hostexec"
 )
 
 // undoContainerd puts containerd, its shim, ctr and runc back. One before 2.0
@@ -79,7 +77,7 @@ func lookForUndo(ctx context.Context, env Env) (l containerdLook, err error) {
 // keptVersion is what the original of a program says of itself; "" when it does
 // not, or was not there.
 func keptVersion(ctx context.Context, env Env, program string) string {
-	out, err := env.Host.Commands.Run(ctx, hostexec.Command{Argv: []string{backupPath(env, program), "--version"}})
+	out, err := ask(ctx, env.Host, backupPath(env, program), "--version")
 	if err != nil {
 		return ""
 	}

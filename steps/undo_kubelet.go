@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/version"
-
-	"github.com/node-upgrader/node-upgrader/hostexec"
 )
 
 // undoKubelet puts the kubelet, kubectl and what the kubelet remembers back.
@@ -60,7 +58,7 @@ func kubeletGoesBack(ctx context.Context, env Env, programs []string) (now, old 
 	if i < 0 {
 		return "", "", false
 	}
-	out, err := env.Host.Commands.Run(ctx, hostexec.Command{Argv: []string{programs[i], "--version"}})
+	out, err := ask(ctx, env.Host, programs[i], "--version")
 	if err != nil {
 		return "", "", false
 	}
