@@ -96,7 +96,8 @@ func ExitCode(err error) int {
 }
 
 // Hints returns every hint in err once, outermost first; those of a rollback come
-// before those of the failure that it follows.
+// before those of the failure that it follows. A failure that has none gets one by
+// its symptom.
 func Hints(err error) []string {
 	var hints []string
 	add := func(list ...string) {
@@ -134,5 +135,11 @@ func Hints(err error) []string {
 		}
 	}
 	walk(err)
+	switch ExitCode(err) {
+	case ExitFailed, ExitRolledBack, ExitIncomplete:
+		if len(hints) == 0 {
+			hints = append(hints, symptomHint(err))
+		}
+	}
 	return hints
 }
