@@ -26,6 +26,16 @@ func TempOf(path string) (string, bool) {
 	return "", false
 }
 
+// Sweep removes the temporary file that a crash has left for the file at path,
+// links followed; none is not an error.
+func (fs FS) Sweep(path string) error {
+	real, err := fs.Resolve(path)
+	if err != nil {
+		return err
+	}
+	return fs.sweep(tempName(real))
+}
+
 // sweep removes the temporary file that a crash, or a failure, has left.
 func (fs FS) sweep(temp string) error {
 	if _, err := os.Lstat(temp); err != nil {

@@ -72,9 +72,6 @@ func guardBoot(ctx context.Context, env Env) error {
 // unguardBoot removes what guardBoot has made, the link first.
 func unguardBoot(env Env) error {
 	for _, p := range []string{recoveryLink, recoveryFile} {
-		if _, err := env.Host.FS.Lstat(p); err != nil {
-			continue
-		}
 		if err := env.aside().Remove(p); err != nil {
 			return fmt.Errorf("remove the recovery at boot: %w", err)
 		}
@@ -137,13 +134,22 @@ func recoverRun(ctx context.Context, env Env, history History) error {
 	return errors.Join(failed, sweep(env, history))
 }
 
-// sweep removes the temporary files that were being written.
+// sweep removes the temporary files that were being written, or lay ready.
 func sweep(env Env, history History) error {
-	var err error
+	err := sweepKept(env, history.Kept)
 	for _, e := range history.Pending {
 		if _, ours := hostexec.TempOf(e.Object); ours && strings.HasPrefix(e.Object, "/") {
 			err = errors.Join(err, env.Host.FS.Remove(e.Object))
 		}
+	}
+	return err
+}
+
+// sweepKept removes the temporary files of those that were to be replaced.
+func sweepKept(env Env, kept []StepKept) error {
+	var err error
+	for _, k := range kept {
+		err = errors.Join(err, env.Host.FS.Sweep(k.Path))
 	}
 	return err
 }

@@ -80,7 +80,11 @@ func undoStep(ctx context.Context, env Env, step Step, because error) error {
 	defer strict()
 	limited, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), step.Timeout+rollbackExtra, fmt.Errorf("no end after %s", step.Timeout+rollbackExtra))
 	defer cancel()
-	if err := step.Undo(limited, env); err != nil {
+	history, err := journal.History()
+	if err == nil {
+		err = errors.Join(step.Undo(limited, env), sweepKept(env, history.keptBy(step.Name)))
+	}
+	if err != nil {
 		return &RollbackError{Err: because, Rollback: &HintError{
 			Err:  fmt.Errorf("%s: %w", step.Name, err),
 			Hint: "mend the cause, then finish the rollback: upgrader rollback --run-id " + env.Options.RunID,
