@@ -28,7 +28,9 @@ func mendBeforeKubelet(ctx context.Context, env Env) error {
 		return err
 	}
 	if started.Run != "" {
-		env = env.of(started.Run)
+		if env, err = env.of(started.Run); err != nil {
+			return err
+		}
 	}
 	env.Kube = func(context.Context) (kubernetes.Interface, error) {
 		return nil, errors.New("there is no API server before the kubelet's start")
@@ -36,11 +38,16 @@ func mendBeforeKubelet(ctx context.Context, env Env) error {
 	return errors.Join(moveLeftovers(ctx, env), mendLost(ctx, env), mendTorn(ctx, env), putKubeletBack(ctx, env))
 }
 
-// of is the same node for another run.
-func (e Env) of(run string) Env {
+// of is the same node for another run. Who the node is, which a recovery at boot
+// does not ask, is in that run's journal.
+func (e Env) of(run string) (Env, error) {
 	e.Options.RunID, e.Record = run, NewRecord(e.aside(), run)
 	e.Host = e.Host.Watched(e.watch())
-	return e
+	history, err := e.Record.Journal().History()
+	if e.Node == (Node{}) {
+		e.Node = history.Run.Node
+	}
+	return e, err
 }
 
 // mendInterrupted is done before kubeadm runs again: it and the kubelet are to
@@ -61,7 +68,10 @@ func (r *etcdRestore) onAtBoot(ctx context.Context, env Env) error {
 	if r == nil || r.Stage != stageFiles {
 		return nil
 	}
-	env = env.of(r.Run)
+	env, err := env.of(r.Run)
+	if err != nil {
+		return err
+	}
 	b, err := lookBack(ctx, env)
 	if err != nil {
 		return err
