@@ -33,12 +33,12 @@ unit: ## unit, crash and command-line tests, with the race detector
 vet:
 	@echo "== go vet, also of the end-to-end tests"
 	go vet ./...
-	go vet -tags e2e,e2e_upstream,e2e_vm ./steps ./test/...
+	go vet -tags e2e,e2e_upstream,e2e_vm,e2e_crash ./steps ./test/...
 
 lint: $(LINT) ## golangci-lint
 	@echo "== golangci-lint"
 	$(LINT) run ./...
-	$(LINT) run --build-tags e2e,e2e_upstream,e2e_vm ./steps/... ./test/...
+	$(LINT) run --build-tags e2e,e2e_upstream,e2e_vm,e2e_crash ./steps/... ./test/...
 
 $(LINT):
 	@echo "== building golangci-lint $(LINT_VERSION) (once, a few minutes)"
@@ -53,7 +53,7 @@ components: ## build the components of all versions into the cache
 
 e2e: ## the real node: pod's way, by hand, refusals
 	@echo "== throwaway nodes: hosts, then upgrades"
-	go run ./test/measure e2e 3600 -tags e2e -count=1 -timeout 60m -p 1 -parallel 2 -v ./steps ./test/host ./test/cluster ./test/uml ./test/e2e
+	go run ./test/measure e2e 3600 -tags e2e -count=1 -timeout 80m -p 1 -parallel 2 -v ./steps ./test/host ./test/cluster ./test/uml ./test/e2e
 
 e2e-vm: ## one whole upgrade on a kernel of its own: cgroup v2, systemd driver (half an hour)
 	go run ./test/measure e2e-vm 3600 -tags e2e,e2e_vm -count=1 -timeout 90m -run TestVirtualMachine -v ./test/e2e

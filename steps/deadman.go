@@ -24,7 +24,10 @@ func arm(ctx context.Context, env Env, step string) error {
 		return nil // a test's host, which has none
 	}
 	after := env.Options.DeadMan
-	if after <= 0 {
+	switch {
+	case after < 0: // this is the switch's own work
+		return nil
+	case after == 0:
 		after = DefaultDeadMan
 	}
 	argv := []string{env.Program, "rollback", "--dead-man", "--run-id=" + env.Options.RunID, step, "--output=json"}
@@ -83,7 +86,7 @@ func (r Runner) DeadMan(ctx context.Context, name string) error {
 		return err
 	}
 	defer unlock()
-	r.Env.Host = r.Env.Host.Watched(r.Env.watch())
+	r.Env.Host, r.Env.Options.DeadMan = r.Env.Host.Watched(r.Env.watch()), -1
 	history, err := r.Env.Record.Journal().History()
 	if err != nil {
 		return err

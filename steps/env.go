@@ -103,7 +103,7 @@ type Options struct {
 	// NoDrain lets a rollback go on under pods that a drain would have taken
 	// away: where the API server is gone, there is no other way.
 	NoDrain bool
-	// DeadMan is how long after a service was stopped for its swap the dead-man's
+	// DeadMan (negative: no switch is armed) is how long after a service was stopped for its swap the dead-man's
 	// switch puts the old files back, unless health has disarmed it; 0 is
 	// DefaultDeadMan.
 	DeadMan time.Duration

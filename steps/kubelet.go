@@ -158,7 +158,10 @@ func (k *kubeletUpgrade) healthy(ctx context.Context, env Env) error {
 			return err
 		}
 		if u := found.unit; u.SubState == "failed" || u.Restarts >= kubeletCrashes {
-			broken = fmt.Errorf("%s does not stay up: %s, %d restarts, exit status %d", u.Name, u.Result, u.Restarts, u.ExitStatus)
+			broken = fmt.Errorf("%s does not stay up: %d restarts", u.Name, u.Restarts)
+			if u.ExitStatus != 0 || u.Result != "success" { // between two restarts systemd says success
+				broken = fmt.Errorf("%w, %s, exit status %d", broken, u.Result, u.ExitStatus)
+			}
 			giveUp(broken)
 			return broken
 		}

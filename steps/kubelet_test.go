@@ -108,7 +108,7 @@ func TestKubelet(t *testing.T) {
 			running: oldKubelet, kubectl: "kubectl v1.35.4", starts: 2, set: spoil(func(n *kubeletNode) { n.heartbeats = false }),
 		},
 		{
-			name: "it crashes again and again", exit: ExitRolledBack, text: "kubelet.service does not stay up: exit-code, 3 restarts",
+			name: "it crashes again and again", exit: ExitRolledBack, text: "kubelet.service does not stay up: 3 restarts, exit-code",
 			running: oldKubelet, kubectl: "kubectl v1.35.4", starts: 2, set: spoil(func(n *kubeletNode) {
 				u, _ := n.units.Show(context.Background(), kubeletUnit)
 				u.SubState, u.Result, u.Restarts = "auto-restart", "exit-code", 3
