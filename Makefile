@@ -61,6 +61,9 @@ e2e-vm: ## one whole upgrade on a kernel of its own: cgroup v2, systemd driver (
 e2e-crash: ## the real node: 21 crashes of the host, 7 kills of pod and unit; UPGRADER_CRASH_SEED repeats them
 	go run ./test/measure e2e-crash 3600 -tags e2e,e2e_crash -count=1 -timeout 90m -v -run 'TestHostCrashes|TestPodStruck' ./test/e2e
 
+e2e-recovery: ## docs/recovery.md, each entry as it is written, on a throwaway node (half an hour)
+	go run ./test/measure e2e-recovery 3600 -tags e2e,e2e_recovery -count=1 -timeout 60m -run 'TestRecovery$$' -v ./test/e2e
+
 e2e-upstream: ## critest of sigs.k8s.io/cri-tools against the upgraded node's containerd
 	go test -tags e2e_upstream -count=1 -timeout 40m -v ./test/upstream
 
@@ -85,4 +88,4 @@ image: image-content ## the container image as an OCI archive, out/upgrader.tar;
 clean: ## what was built here; the caches stay
 	rm -rf out
 
-.PHONY: help build test deps unit vet lint vuln components e2e e2e-crash e2e-vm e2e-upstream bench demo demo-by-hand image image-content clean
+.PHONY: help build test deps unit vet lint vuln components e2e e2e-crash e2e-vm e2e-recovery e2e-upstream bench demo demo-by-hand image image-content clean
