@@ -59,7 +59,7 @@ func swapContainerd(ctx context.Context, env Env, l containerdLook) error {
 			err = &RollbackError{Err: back.Err, Rollback: compared}
 		}
 	}
-	hint := "journalctl -u " + containerdUnit + " -n 100"
+	hint := "journalctl -u " + containerdUnit + " --since -15min; mend the cause and run the upgrader with a new --run-id"
 	if len(unknown) > 0 {
 		hint = "drain the node and reboot it: these containers run on, and nobody stops them; " + hint
 		if kept := recordLost(context.WithoutCancel(ctx), env, unknown); kept != nil {

@@ -131,7 +131,7 @@ func (r *etcdRestore) exchangeData(env Env) error {
 		if err := notInUse(host, r.Member); err != nil {
 			return err
 		}
-		env.Log.Warn("etcd's data is kept aside", "from", r.Member, "to", r.Aside)
+		env.Log.Warn("etcd's data is kept aside", "of", r.Member, "to", r.Aside)
 		if err := host.Move(r.Member, r.Aside); err != nil {
 			return err
 		}

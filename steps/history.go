@@ -118,6 +118,8 @@ func (h *History) result(r Result) {
 	h.Results = append(h.Results, r)
 	if r.Result == "done" || r.Result == "unchanged" {
 		h.Unfinished = without(h.Unfinished, r.Step)
+		// What a crash has cut short there was done again since.
+		h.Pending = slices.DeleteFunc(slices.Clone(h.Pending), func(p Entry) bool { return p.Step == r.Step })
 	}
 }
 

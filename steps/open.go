@@ -201,6 +201,21 @@ func closeRun(ctx context.Context, env Env, how string) error {
 	return nil
 }
 
+// RunOf is the run that a bundle is for when none is named: the open one, if it is
+// the bundle's, else one that is named after its digest.
+func RunOf(host hostexec.FS, digest string) (string, error) {
+	runs, err := allRuns(host)
+	if err != nil {
+		return "", err
+	}
+	for _, run := range runs {
+		if run.Error == "" && run.Begun && run.Bundle == digest {
+			return run.ID, nil
+		}
+	}
+	return strings.TrimPrefix(digest, "sha256:")[:12], nil
+}
+
 // LastRun is the run that a rollback is about when none is named: the open one,
 // else the one that ended last. Where that one has nothing left to undo, an older
 // one is not undone in its place: it has to be named.

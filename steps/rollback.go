@@ -22,8 +22,9 @@ func takeBack(ctx context.Context, env Env, step Step, err error) error {
 		leave      *leaveError
 	)
 	switch {
-	case errors.As(err, &incomplete):
-		return err
+	case errors.As(err, &incomplete): // the next call goes on with it
+		return errors.Join(&HintError{Err: err, Hint: "finish the rollback: upgrader rollback --run-id " + env.Options.RunID},
+			env.Record.Journal().Append(Entry{Event: EventUndo, Step: step.Name, Reason: err.Error()}))
 	case errors.As(err, &back): // the step has done so itself
 		return errors.Join(err, env.Record.Journal().Append(Entry{Event: EventUndone, Step: step.Name}))
 	case errors.Is(ctx.Err(), context.Canceled): // told to stop: the next call goes on

@@ -242,7 +242,7 @@ func mend(ctx context.Context, env Env, all []lost) error {
 		return &BlockedError{Blocks: blocks}
 	}
 	for _, l := range all {
-		env.Log.Warn("putting back what an interrupted kubeadm took away", "file", l.path, "from", l.backup)
+		env.Log.Warn("putting back what an interrupted kubeadm took away", "file", l.path, "backup", l.backup)
 		if err := env.Host.FS.CopyFile(ctx, l.backup, l.path); err != nil {
 			return fmt.Errorf("put %s back: %w", l.path, err)
 		}

@@ -46,7 +46,9 @@ func newSession(ctx context.Context, c config, p place, errOut io.Writer) (*sess
 		return nil, err
 	}
 	if c.options.RunID == "" {
-		c.options.RunID = strings.TrimPrefix(bundle.Digest, "sha256:")[:12]
+		if c.options.RunID, err = steps.RunOf(hostexec.NewFS(p.root()), bundle.Digest); err != nil {
+			return nil, err
+		}
 	}
 	return sessionWith(ctx, c, p, errOut, bundle)
 }
