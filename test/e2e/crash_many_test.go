@@ -15,6 +15,9 @@ import (
 	"github.com/node-upgrader/node-upgrader/test/figures"
 )
 
+// everyStep is how many accidents there are: one for each step.
+const everyStep = 7
+
 // Upgrades that are struck by a crash of the whole host in each of their seven
 // steps.
 func TestHostCrashes(t *testing.T) {

@@ -29,8 +29,9 @@ const seedVariable = "UPGRADER_CRASH_SEED"
 // crashRun is the run's name on the node.
 const crashRun = "crashes"
 
-// everyStep is how many accidents there are: one for each step.
-const everyStep = 7
+// stagingStep changes nothing of the host and is not in the journal: its lines
+// are the files that it has staged.
+const stagingStep = "copy"
 
 // An accident comes when the journal has so many lines of a step, or the step's
 // last one.
@@ -57,7 +58,7 @@ func (a accident) String() string {
 // the whole host. A step's entry is first about how many lines it writes.
 func accidents(r *rand.Rand, hosts int) []accident {
 	list := []accident{
-		{step: "copy", entry: 3},
+		{step: stagingStep, entry: 25},
 		{step: "containerd", entry: 36},
 		{step: "cni-plugins", entry: 77},
 		{step: "kubeadm", entry: 23},
@@ -233,6 +234,12 @@ type written struct {
 
 // journal reads the run's journal from outside of the node.
 func (s *struckNode) journal(step string) (w written) {
+	if step == stagingStep {
+		count := strings.TrimSpace(sh(s.t, s.m, "sh", "-c", "find /var/lib/upgrader/bundles -mindepth 2 2>/dev/null | wc -l"))
+		n, err := strconv.Atoi(count)
+		must(s.t, err)
+		return written{lines: n, over: s.journal("containerd").lines > 0}
+	}
 	data, err := s.m.ReadFile("/var/lib/upgrader/runs/" + crashRun + "/journal.jsonl")
 	if err != nil {
 		return w // not yet
