@@ -104,6 +104,11 @@ func sound(ctx context.Context, env Env, k Kept) error {
 	}
 	have, err := digestOrAbsent(ctx, env.Host.FS, kept)
 	if err == nil && have != k.Before {
+		// A crash may have come between keeping the file anew and its line in
+		// the journal: it is as it was kept.
+		if now, err := digestOrAbsent(ctx, env.Host.FS, k.Path); err != nil || now == have && now != absent {
+			return err
+		}
 		err = fmt.Errorf("the backup of %s is damaged: %s has sha256 %s, not %s", k.Path, kept, have, k.Before)
 	}
 	return err

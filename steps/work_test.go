@@ -285,6 +285,17 @@ func TestRollback(t *testing.T) {
 			t.Errorf("it was rolled back in part: %s", got)
 		}
 	})
+	t.Run("a crash right after a file was kept anew", func(t *testing.T) {
+		n := done(t)
+		r := n.runner("r", plan("ok")...)
+		for _, file := range []string{"/etc/b", r.Env.Record.Path("backup/etc/b")} {
+			must(t, r.Env.Host.FS.WriteFile(t.Context(), file, []byte("later"), 0o600))
+		}
+		must(t, rollback(n, "ok", ""))
+		if got := n.content(names...); got != "old later old" {
+			t.Error(got)
+		}
+	})
 	t.Run("a file was changed since", func(t *testing.T) {
 		n := writerNode{t: t, root: t.TempDir()}
 		knows := writer("a", "ok", "ok")
