@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/mod/semver"
 
@@ -152,23 +153,11 @@ func (g *containerdGuard) guardShims(ctx context.Context, env Env, l containerdL
 			return err
 		}
 	}
-	losses, err := findLosses(ctx, env, l.stateDir())
+	helped, hopeless, err := weighLosses(ctx, env, l.stateDir())
 	if err != nil {
 		return err
 	}
-	var hopeless []loss
-	for _, loss := range losses {
-		r, err := findRemedy(env, l.stateDir(), loss)
-		if err == nil {
-			g.changes = append(g.changes, Change{"move", fmt.Sprintf("%s (%s)", r, loss)})
-			continue
-		}
-		if !errors.Is(err, errNoRemedy) {
-			return err
-		}
-		loss.why += "; " + err.Error()
-		hopeless = append(hopeless, loss)
-	}
+	g.changes = append(g.changes, helped...)
 	switch {
 	case len(hopeless) == 0:
 	case env.Options.DrainFirst:
@@ -180,6 +169,46 @@ func (g *containerdGuard) guardShims(ctx context.Context, env Env, l containerdL
 			"containerd would throw away at its start: %s", describeLosses(hopeless))
 	}
 	return nil
+}
+
+// How often, and after which pauses, a container is asked for that seems lost: one
+// that is being made or removed has no processes for a moment.
+const (
+	lossLooks = 6
+	lossPause = 2 * time.Second
+)
+
+// weighLosses tells what can be helped of what would be lost, by which change, and
+// what cannot, which it looks at again and again.
+func weighLosses(ctx context.Context, env Env, stateDir string) (helped []Change, hopeless []loss, err error) {
+	for look := range lossLooks {
+		if look > 0 {
+			if err := env.Clock.Sleep(ctx, lossPause); err != nil {
+				return nil, nil, err
+			}
+		}
+		losses, err := findLosses(ctx, env, stateDir)
+		if err != nil {
+			return nil, nil, err
+		}
+		helped, hopeless = nil, nil
+		for _, loss := range losses {
+			r, err := findRemedy(env, stateDir, loss)
+			switch {
+			case err == nil:
+				helped = append(helped, Change{"move", fmt.Sprintf("%s (%s)", r, loss)})
+			case errors.Is(err, errNoRemedy):
+				loss.why += "; " + err.Error()
+				hopeless = append(hopeless, loss)
+			default:
+				return nil, nil, err
+			}
+		}
+		if len(hopeless) == 0 || env.Options.DrainFirst {
+			break
+		}
+	}
+	return helped, hopeless, nil
 }
 
 func describeLosses(losses []loss) string {

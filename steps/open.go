@@ -187,6 +187,11 @@ func closeRun(ctx context.Context, env Env, how string) error {
 	if err := errors.Join(disarm(ctx, env), unguardBoot(env)); err != nil {
 		return err
 	}
+	if env.Host.Units != nil { // it forgets the unit whose file is gone
+		if err := env.Host.Units.Reload(ctx); err != nil {
+			env.Log.Warn("daemon-reload", "reason", err.Error())
+		}
+	}
 	if err := saveReceipt(ctx, env, how); err != nil {
 		env.Log.Warn("the receipt cannot be written", "reason", err.Error())
 	}

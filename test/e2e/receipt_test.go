@@ -38,6 +38,9 @@ func closed(t *testing.T, m host.Machine, program, by, bundle string) {
 	replaced := map[string]bool{}
 	for _, f := range receipt.Files {
 		replaced[f.Path] = f.Before != f.After && len(f.After) == 64
+		if strings.HasPrefix(f.Path, "/var/lib/kubelet/") { // the kubelet goes on writing there
+			continue
+		}
 		if now, _, _ := strings.Cut(sh(t, m, "sh", "-c", "sha256sum "+f.Path+" 2>/dev/null || echo absent"), " "); strings.TrimSpace(now) != f.After {
 			t.Errorf("receipt: %s is %s after the run, and now %s", f.Path, f.After, now)
 		}
