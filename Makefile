@@ -30,6 +30,10 @@ unit: ## unit, crash and command-line tests, with the race detector
 	@echo "== tests with the race detector"
 	go run ./test/measure test 600 -race ./...
 
+tables: ## what may happen at each change of an upgrade on a node of files: killed there, or it fails; not yet part of `make test`
+	@echo "== crash table and fault table"
+	go test -tags tables -count=1 ./test/tables
+
 vet:
 	@echo "== go vet, also of the end-to-end tests"
 	go vet ./...
@@ -88,4 +92,4 @@ image: image-content ## the container image as an OCI archive, out/upgrader.tar;
 clean: ## what was built here; the caches stay
 	rm -rf out
 
-.PHONY: help build test deps unit vet lint vuln components e2e e2e-crash e2e-vm e2e-recovery e2e-upstream bench demo demo-by-hand image image-content clean
+.PHONY: help build test deps unit tables vet lint vuln components e2e e2e-crash e2e-vm e2e-recovery e2e-upstream bench demo demo-by-hand image image-content clean
