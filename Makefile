@@ -28,7 +28,7 @@ deps:
 
 unit: ## unit, crash and command-line tests, with the race detector
 	@echo "== tests with the race detector"
-	go run ./test/measure test 600 -race ./...
+	go run ./test/measure test 600 -race -timeout 25m ./...
 
 tables: ## what may happen at each change of an upgrade on a node of files: killed there, or it fails; not yet part of `make test`
 	@echo "== crash table and fault table"
