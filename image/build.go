@@ -25,14 +25,21 @@ type BuildOptions struct {
 	// runc, kubeadm, kubelet, kubectl) and cni/ (plugins of the CNI project).
 	// Links in it are followed. Other files in bin/ are not taken.
 	From string
-	// Out is the bundle's directory. It must not exist, be empty or be a
-	// bundle, which is replaced.
+	// Out is the bundle's directory. It must not exist, be empty, or be a bundle
+	// or a set of bundles, which is replaced.
 	Out string
 	// KubernetesVersion, if given, must be what kubeadm, kubelet and kubectl are.
 	KubernetesVersion string
 	Architecture      string            // as GOARCH spells it; "" is this machine's
 	Versions          map[string]string // by component: not asked of the binaries
-	Progress          func(done, total int64)
+	// Expect says by component what binaries of this machine's architecture must
+	// answer, and what those of another one are taken for. A component of which
+	// a file is replaced is not held to it.
+	Expect map[string]string
+	// Replace has files by name, such as kubelet, that are taken in the place of
+	// those in From.
+	Replace  map[string]string
+	Progress func(done, total int64)
 }
 
 // Build makes a bundle. The same files give the same digest. Out is complete or
@@ -53,19 +60,22 @@ func build(ctx context.Context, o BuildOptions) (*Bundle, error) {
 	if err != nil {
 		return nil, err
 	}
-	found, err := survey(o.From)
+	found, err := survey(o.From, o.Replace)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkBinaries(o.From, o.Architecture, found); err != nil {
+	if err := checkBinaries(o.Architecture, found); err != nil {
 		return nil, err
 	}
-	all, err := versions(ctx, o.From, o.Architecture, found, o.Versions)
+	all, err := versions(ctx, o, found)
 	if err != nil {
 		return nil, err
 	}
 	kubernetes, err := agree(all, o.KubernetesVersion)
 	if err != nil {
+		return nil, err
+	}
+	if err := CheckVersions(kubernetes, all[Containerd], all[Runc]); err != nil {
 		return nil, err
 	}
 	m := Manifest{SchemaVersion: SchemaVersion, Architecture: o.Architecture, KubernetesVersion: kubernetes}
@@ -76,8 +86,8 @@ func build(ctx context.Context, o BuildOptions) (*Bundle, error) {
 	return assemble(ctx, o, m, found, replaces)
 }
 
-// mayWrite tells whether out is a bundle, which may be replaced; what is
-// neither that nor empty is an error.
+// mayWrite tells whether out is a bundle or a set of bundles, which may be
+// replaced; what is neither that nor empty is an error.
 func mayWrite(out string) (replaces bool, err error) {
 	entries, err := os.ReadDir(out)
 	switch {
@@ -86,29 +96,34 @@ func mayWrite(out string) (replaces bool, err error) {
 	case err != nil:
 		return false, err
 	}
-	if _, err := open(out, ""); err != nil {
+	if _, known := machines(entries[0].Name()); known {
+		err = checkSet(out, entries)
+	} else {
+		_, err = open(out, "")
+	}
+	if err != nil {
 		return false, fmt.Errorf("%s is not empty and not a bundle that may be replaced: %w", out, err)
 	}
 	return true, nil
 }
 
-func checkBinaries(from, arch string, found []binary) error {
+func checkBinaries(arch string, found []foundBinary) error {
 	var problems []error
 	for _, b := range found {
-		f, err := os.Open(b.in(from))
+		f, err := os.Open(b.path)
 		if err == nil {
 			err = checkELF(f, arch)
 			_ = f.Close()
 		}
 		if err != nil {
-			problems = append(problems, fmt.Errorf("%s: %w", b.in(from), err))
+			problems = append(problems, fmt.Errorf("%s: %w", b.path, err))
 		}
 	}
 	return errors.Join(problems...)
 }
 
 // assemble writes the bundle beside its place and moves it there.
-func assemble(ctx context.Context, o BuildOptions, m Manifest, found []binary, replaces bool) (b *Bundle, err error) {
+func assemble(ctx context.Context, o BuildOptions, m Manifest, found []foundBinary, replaces bool) (b *Bundle, err error) {
 	out, err := filepath.Abs(o.Out)
 	if err != nil {
 		return nil, err
@@ -141,24 +156,33 @@ func assemble(ctx context.Context, o BuildOptions, m Manifest, found []binary, r
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if replaces { // in one instant; the old one then goes with tmp
-		err = unix.Renameat2(unix.AT_FDCWD, next, unix.AT_FDCWD, out, unix.RENAME_EXCHANGE)
-	} else {
-		err = os.Rename(next, out)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("move the bundle to %s: %w", out, err)
+	if err := moveIn(next, out, replaces); err != nil {
+		return nil, err
 	}
 	b.Dir = o.Out
 	return b, nil
 }
 
+// moveIn gives next the place of out, in one instant; what was there is then at
+// next.
+func moveIn(next, out string, replaces bool) (err error) {
+	if replaces {
+		err = unix.Renameat2(unix.AT_FDCWD, next, unix.AT_FDCWD, out, unix.RENAME_EXCHANGE)
+	} else {
+		err = os.Rename(next, out)
+	}
+	if err != nil {
+		return fmt.Errorf("move the bundle to %s: %w", out, err)
+	}
+	return nil
+}
+
 // copyBinaries copies all and returns their manifest entries, sorted by path.
-func copyBinaries(ctx context.Context, o BuildOptions, found []binary, dest string) ([]File, error) {
+func copyBinaries(ctx context.Context, o BuildOptions, found []foundBinary, dest string) ([]File, error) {
 	files := make([]File, len(found))
 	var total int64
 	for i, b := range found {
-		fi, err := os.Stat(b.in(o.From))
+		fi, err := os.Stat(b.path)
 		if err != nil {
 			return nil, err
 		}
@@ -170,7 +194,7 @@ func copyBinaries(ctx context.Context, o BuildOptions, found []binary, dest stri
 	g.SetLimit(workers())
 	for i, b := range found {
 		g.Go(func() error {
-			return files[i].fill(ctx, b.in(o.From), filepath.Join(dest, files[i].Path), count)
+			return files[i].fill(ctx, b.path, filepath.Join(dest, files[i].Path), count)
 		})
 	}
 	if err := g.Wait(); err != nil {

@@ -21,7 +21,7 @@ func componentDir(t *testing.T, machine elf.Machine, answers map[string]string) 
 		"bin/containerd":              "containerd github.com/containerd/containerd/v2 v2.3.7 \n",
 		"bin/containerd-shim-runc-v2": "containerd-shim-runc-v2:\n  Version:  v2.3.7\n  Revision: \n",
 		"bin/ctr":                     "ctr github.com/containerd/containerd/v2 v2.3.7\n",
-		"bin/runc":                    "runc version 1.1.5+ds1\nspec: 1.0.2\n",
+		"bin/runc":                    "runc version 1.4.3\nspec: 1.0.2\n",
 		"bin/kubeadm":                 "v1.36.3\n",
 		"bin/kubelet":                 "Kubernetes v1.36.3\n",
 		"bin/kubectl":                 "Client Version: v1.36.3\nKustomize Version: v5.8.1\n",
@@ -68,7 +68,7 @@ func TestBuild(t *testing.T) {
 		{"kubeadm", "v1.36.3"},
 		{"kubectl", "v1.36.3"},
 		{"kubelet", "v1.36.3"},
-		{"runc", "v1.1.5+ds1"},
+		{"runc", "v1.4.3"},
 	}, b.Manifest.Components); diff != "" {
 		t.Error(diff)
 	}
@@ -118,7 +118,7 @@ func TestBuildForeign(t *testing.T) {
 		t.Errorf("without versions: got %v", err)
 	}
 	o.Versions = map[string]string{
-		Containerd: "2.3.7", Runc: "1.3.4", CNIPlugins: "v1.9.1", Kubeadm: "1.36.3", Kubelet: "1.36.3", Kubectl: "1.36.3",
+		Containerd: "2.3.7", Runc: "1.4.3", CNIPlugins: "v1.9.1", Kubeadm: "1.36.3", Kubelet: "1.36.3", Kubectl: "1.36.3",
 	}
 	b, err := Build(context.Background(), o)
 	if err != nil {

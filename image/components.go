@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -20,6 +21,13 @@ type binary struct {
 	place           string // directory on the host, as image-builder lays it out
 	ask             []string
 	answer          *regexp.Regexp
+}
+
+// foundBinary is a binary and the file that it is.
+type foundBinary struct {
+	binary
+	path     string
+	replaced bool // it is not the one of the directory of components
 }
 
 var (
@@ -52,49 +60,85 @@ func cniPlugin(name string) binary {
 	return binary{CNIPlugins, name, "cni", "/opt/cni/bin", nil, cniAnswer}
 }
 
-// pluginNames are those of the CNI project. Whatever else is in a node's
-// /opt/cni/bin belongs to somebody else.
-func pluginNames() []string {
+// Plugins are the names of the CNI project's plugins. Whatever else is in a
+// node's /opt/cni/bin belongs to somebody else.
+func Plugins() []string {
 	return []string{
 		"bandwidth", "bridge", "dhcp", "dummy", "firewall", "host-device", "host-local", "ipvlan", "loopback",
 		"macvlan", "portmap", "ptp", "sbr", "static", "tap", "tuning", "vlan", "vrf",
 	}
 }
 
-// survey returns the binaries that are in a directory of components. All that
-// is missing is named in one error. bin/ may hold other things too, such as a
-// control plane's binaries; cni/ may not.
-func survey(from string) ([]binary, error) {
-	found := binaries()
+// survey returns the binaries that are in a directory of components, or, by
+// name, in their place. All that is missing is named in one error. bin/ may hold
+// other things too, such as a control plane's binaries; cni/ may not.
+func survey(from string, replace map[string]string) ([]foundBinary, error) {
+	wanted := binaries()
+	plugins, err := surveyPlugins(from)
 	var problems []error
-	for _, b := range found {
-		if err := isFile(b.in(from)); err != nil {
+	if err != nil {
+		problems = append(problems, err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(replace)) {
+		switch {
+		case slices.Contains(Plugins(), name):
+			if !slices.Contains(plugins, name) {
+				plugins = append(plugins, name)
+			}
+		case !slices.ContainsFunc(wanted, func(b binary) bool { return b.name == name }):
+			problems = append(problems, fmt.Errorf("%s cannot be replaced: it is none of a bundle's files (%s)",
+				printable(name), strings.Join(FileNames(), ", ")))
+		}
+	}
+	for _, name := range plugins {
+		wanted = append(wanted, cniPlugin(name))
+	}
+	found := make([]foundBinary, len(wanted))
+	for i, b := range wanted {
+		found[i] = foundBinary{binary: b, path: filepath.Join(from, b.source, b.name)}
+		if other := replace[b.name]; other != "" {
+			found[i].path, found[i].replaced = other, true
+		}
+		if err := isFile(found[i].path); err != nil {
 			problems = append(problems, fmt.Errorf("%s: %w", b.component, err))
 		}
 	}
+	return found, errors.Join(problems...)
+}
+
+// surveyPlugins names the plugins of cni/, with an error about all that is wrong
+// there.
+func surveyPlugins(from string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(from, "cni"))
 	if err != nil {
-		problems = append(problems, fmt.Errorf("%s: %w", CNIPlugins, err))
+		return nil, fmt.Errorf("%s: %w", CNIPlugins, err)
 	}
-	plugins := 0
+	var plugins []string
+	var problems []error
 	for _, e := range entries {
 		name := e.Name()
 		switch {
-		case slices.Contains(pluginNames(), name):
-			plugins++
-			found = append(found, cniPlugin(name))
-			if err := isFile(filepath.Join(from, "cni", name)); err != nil {
-				problems = append(problems, fmt.Errorf("%s: %w", CNIPlugins, err))
-			}
+		case slices.Contains(Plugins(), name):
+			plugins = append(plugins, name)
 		case strings.HasPrefix(name, "README") || strings.HasPrefix(name, "LICENSE"):
 		default:
 			problems = append(problems, fmt.Errorf("cni/%s is not a plugin of the CNI project: take it out", printable(name)))
 		}
 	}
-	if err == nil && plugins == 0 {
+	if len(plugins) == 0 && len(problems) == 0 {
 		problems = append(problems, fmt.Errorf("%s: no plugin in cni/", CNIPlugins))
 	}
-	return found, errors.Join(problems...)
+	return plugins, errors.Join(problems...)
+}
+
+// FileNames are the names of all files that a bundle may have: what Build takes
+// from bin/, and the CNI project's plugins.
+func FileNames() []string {
+	var names []string
+	for _, b := range binaries() {
+		names = append(names, b.name)
+	}
+	return append(names, Plugins()...)
 }
 
 // isFile follows links: a builder's cache may be made of them.
@@ -108,9 +152,6 @@ func isFile(name string) error {
 	}
 	return err
 }
-
-// in is where the binary lies in a directory of components.
-func (b binary) in(from string) string { return filepath.Join(from, b.source, b.name) }
 
 // file is the binary's entry in a manifest, without what its bytes tell.
 func (b binary) file() File {

@@ -53,8 +53,9 @@
 // Build makes a bundle from a directory with bin/ and cni/. Only the binaries
 // that a bundle has are taken from bin/; in cni/ only the plugins of the CNI
 // project may lie, so that a node's foreign plugins are never replaced. The
-// versions are asked of the binaries themselves. The same input gives the same
-// digest.
+// versions are asked of the binaries themselves, and a set of them that does not
+// fit together is refused: see CheckVersions. The same input gives the same
+// digest. BuildSet does it for several architectures at once.
 //
 // WriteArchive packs a bundle with an upgrader as a container image from
 // scratch, in an archive that "ctr -n k8s.io images import" takes. One layer a

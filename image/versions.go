@@ -16,12 +16,45 @@ import (
 const askTimeout = time.Minute
 
 // versions returns each component's version: the given ones, and for the rest
-// what the binaries say. Binaries of one component that differ are an error, as
-// is a component whose version cannot be found.
-func versions(ctx context.Context, from, arch string, found []binary, given map[string]string) (map[string]string, error) {
+// what the binaries say, or for another machine's what is expected of them.
+// Binaries of one component that differ are an error, as is a component whose
+// version cannot be found, or is not the expected one.
+func versions(ctx context.Context, o BuildOptions, found []foundBinary) (map[string]string, error) {
+	all, err := givenVersions(o.Versions, found)
+	if err != nil {
+		return nil, err
+	}
+	expect, err := givenVersions(o.Expect, found)
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range found {
+		if b.replaced { // nothing is known of it
+			delete(expect, b.component)
+		}
+	}
+	if foreign(o.Architecture) {
+		for component, v := range expect {
+			if all[component] == "" {
+				all[component] = v
+			}
+		}
+	}
+	if err := askAll(ctx, o.Architecture, found, all); err != nil {
+		return nil, err
+	}
+	for component, v := range expect {
+		if all[component] != v {
+			return nil, fmt.Errorf("%s says that it is %s, but %s was asked for", component, all[component], v)
+		}
+	}
+	return all, nil
+}
+
+func givenVersions(given map[string]string, found []foundBinary) (map[string]string, error) {
 	all := map[string]string{}
 	for component, v := range given {
-		if !slices.ContainsFunc(found, func(b binary) bool { return b.component == component }) {
+		if !slices.ContainsFunc(found, func(b foundBinary) bool { return b.component == component }) {
 			return nil, fmt.Errorf("version given for %s, which is not a component", printable(component))
 		}
 		all[component] = canonical(v)
@@ -29,6 +62,11 @@ func versions(ctx context.Context, from, arch string, found []binary, given map[
 			return nil, fmt.Errorf("version %q of %s is not one like v1.2.3", v, component)
 		}
 	}
+	return all, nil
+}
+
+// askAll adds to all what the binaries of the other components say.
+func askAll(ctx context.Context, arch string, found []foundBinary, all map[string]string) error {
 	said := make([]string, len(found))
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(workers())
@@ -37,37 +75,37 @@ func versions(ctx context.Context, from, arch string, found []binary, given map[
 			continue
 		}
 		if foreign(arch) {
-			return nil, fmt.Errorf("version of %s: its binary is for %s and cannot be asked on this machine: give the version",
+			return fmt.Errorf("version of %s: its binary is for %s and cannot be asked on this machine: give the version",
 				b.component, arch)
 		}
 		g.Go(func() (err error) {
-			said[i], err = b.version(gctx, from)
+			said[i], err = b.version(gctx)
 			return err
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return nil, err
+		return err
 	}
-	first := map[string]binary{}
+	first := map[string]foundBinary{}
 	for i, b := range found {
 		if said[i] == "" {
 			continue
 		}
 		if other := all[b.component]; other != "" && other != said[i] {
-			return nil, fmt.Errorf("%s is %s, but %s is %s", first[b.component].name, other, b.name, said[i])
+			return fmt.Errorf("%s is %s, but %s is %s", first[b.component].name, other, b.name, said[i])
 		}
 		if all[b.component] == "" {
 			all[b.component], first[b.component] = said[i], b
 		}
 	}
-	return all, nil
+	return nil
 }
 
 // version asks the binary.
-func (b binary) version(ctx context.Context, from string) (string, error) {
+func (b foundBinary) version(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, b.in(from), b.ask...)
+	cmd := exec.CommandContext(ctx, b.path, b.ask...)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/nonexistent", "LC_ALL=C"}
 	cmd.WaitDelay = time.Second
 	out, err := cmd.CombinedOutput() // plugins answer on stderr

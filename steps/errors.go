@@ -120,6 +120,8 @@ func Hints(err error) []string {
 			add(e.Outcome.Hints...)
 		case *HintError:
 			add(e.Hint)
+		case interface{ Advice() string }: // of packages that do not know this one
+			add(e.Advice())
 		case *RollbackError:
 			walk(e.Rollback)
 			walk(e.Err)

@@ -1,0 +1,77 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// Architectures are all that a bundle may be for, as GOARCH spells them.
+func Architectures() []string { return []string{"amd64", "arm64", "ppc64le", "riscv64", "s390x"} }
+
+// BuildSet makes bundles for several architectures, each in a directory of its
+// name in out. Their own Out is not used. out is complete or as it was before.
+func BuildSet(ctx context.Context, out string, each []BuildOptions) ([]*Bundle, error) {
+	bundles, err := buildSet(ctx, out, each)
+	if err != nil {
+		return nil, fmt.Errorf("build bundles: %w", err)
+	}
+	return bundles, nil
+}
+
+func buildSet(ctx context.Context, out string, each []BuildOptions) (bundles []*Bundle, err error) {
+	replaces, err := mayWrite(out)
+	if err != nil {
+		return nil, err
+	}
+	final, err := filepath.Abs(out)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(filepath.Dir(final), 0o755); err != nil {
+		return nil, err
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(final), ".bundle-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
+	next := filepath.Join(tmp, "new")
+	if err := os.Mkdir(next, 0o755); err != nil {
+		return nil, err
+	}
+	for _, o := range each {
+		if !slices.Contains(Architectures(), o.Architecture) {
+			return nil, fmt.Errorf("architecture %q is not known", o.Architecture)
+		}
+		o.Out = filepath.Join(next, o.Architecture)
+		b, err := build(ctx, o)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", o.Architecture, err)
+		}
+		b.Dir = filepath.Join(out, o.Architecture)
+		bundles = append(bundles, b)
+	}
+	if err := timeless(next); err != nil {
+		return nil, err
+	}
+	return bundles, moveIn(next, final, replaces)
+}
+
+// checkSet checks that a directory has nothing but bundles in it, each under its
+// architecture's name.
+func checkSet(dir string, entries []os.DirEntry) error {
+	for _, e := range entries {
+		arch := e.Name()
+		if !slices.Contains(Architectures(), arch) {
+			return fmt.Errorf("%s is no architecture", printable(arch))
+		}
+		if _, err := open(filepath.Join(dir, arch), arch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
