@@ -55,7 +55,9 @@ func swapContainerd(ctx context.Context, env Env, l containerdLook) error {
 	if compared := compareContainers(looking, env, comebackPatience/2); compared != nil {
 		env.Log.Error("containers after putting the old files back", "reason", compared.Error())
 		var back *RolledBackError
-		if errors.As(err, &back) {
+		var lost *leaveError
+		// That nobody is lost and it cannot be written down is no half rollback.
+		if errors.As(err, &back) && (errors.As(compared, &lost) || looking.Err() != nil) {
 			err = &RollbackError{Err: back.Err, Rollback: compared}
 		}
 	}

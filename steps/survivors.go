@@ -154,16 +154,14 @@ func compareContainers(ctx context.Context, env Env, patience time.Duration) err
 		env.Log.Info("containers went on", "count", len(kept.Containers)-len(changed), "before", len(kept.Containers))
 	}
 	kept.Compared = true
-	if err := errors.Join(env.Record.Save(ctx, containersChanged, changed), env.Record.Save(ctx, containersBefore, kept)); err != nil {
-		return err
-	}
+	unrecorded := errors.Join(env.Record.Save(ctx, containersChanged, changed), env.Record.Save(ctx, containersBefore, kept))
 	if lost != nil {
 		return &leaveError{&HintError{
-			Err:  fmt.Errorf("containers did not come back after containerd's restart: %w", lost),
+			Err:  errors.Join(fmt.Errorf("containers did not come back after containerd's restart: %w", lost), unrecorded),
 			Hint: "crictl pods; crictl ps -a; journalctl -u kubelet -u containerd",
 		}}
 	}
-	return nil
+	return unrecorded
 }
 
 // missing is an error while a container is neither there again nor ended.
