@@ -123,6 +123,10 @@ func (k *kubeadmState) run(ctx context.Context, env Env) error {
 	}
 	argv := env.Options.Kubeadm.command(k.binary.Dest, mode, target, ignorable(ctx, env, mode)...)
 	if err := kubeadm(ctx, env, argv, s); err != nil {
+		// The node is to work as it is left, not only after the next call.
+		if unmended := mendLost(context.WithoutCancel(ctx), env); unmended != nil {
+			env.Log.Error("kubeadm has left files missing", "reason", unmended.Error(), "do", strings.Join(Hints(unmended), "; "))
+		}
 		return err
 	}
 	// kubeadm has finished, also when our time is up meanwhile.

@@ -157,6 +157,7 @@ func TestKubeadmUndoAfterACrash(t *testing.T) {
 func TestKubeadmUndoIsIrreversible(t *testing.T) {
 	for name, tc := range map[string]struct {
 		kubeadm func(n *kubeadmNode)
+		gone    string // the manifest that is away when it is undone
 		says    []string
 		hints   []string
 	}{
@@ -168,8 +169,8 @@ func TestKubeadmUndoIsIrreversible(t *testing.T) {
 			kubeadm: func(n *kubeadmNode) {
 				n.upgradeManifest(etcdName, etcdImage(newVersion))
 				n.upgradeManifest(kubeAPIServer, newVersion)
-				n.remove(manifestPath(kubeControllerManager))
 			},
+			gone: kubeControllerManager,
 			says:  []string{"is half upgraded (registry.k8s.io/etcd:3.6.8-0, registry.k8s.io/kube-apiserver:v1.36.3, kube-controller-manager without a manifest)"},
 			hints: []string{"run the upgrader again; or upgrader rollback --run-id test --restore-etcd"},
 		},
@@ -187,6 +188,9 @@ func TestKubeadmUndoIsIrreversible(t *testing.T) {
 			}
 			if err := n.run(); (err != nil) != (tc.kubeadm != nil) {
 				t.Fatal(err)
+			}
+			if tc.gone != "" {
+				n.remove(manifestPath(tc.gone))
 			}
 			before := n.host()
 			err := n.undo(Options{}, &failsAt{})

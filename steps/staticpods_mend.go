@@ -241,11 +241,30 @@ func mend(ctx context.Context, env Env, all []lost) error {
 	if blocks := lostBlocks(all); len(blocks) > 0 {
 		return &BlockedError{Blocks: blocks}
 	}
+	history, err := env.Record.Journal().History()
+	if err != nil {
+		return err
+	}
 	for _, l := range all {
 		env.Log.Warn("putting back what an interrupted kubeadm took away", "file", l.path, "backup", l.backup)
-		if err := env.Host.FS.CopyFile(ctx, l.backup, l.path); err != nil {
+		if err := l.putBack(ctx, env, history); err != nil {
 			return fmt.Errorf("put %s back: %w", l.path, err)
 		}
 	}
 	return nil
+}
+
+// putBack takes the run's own original where it is the same: kubeadm's backup has
+// lost its times and attributes.
+func (l lost) putBack(ctx context.Context, env Env, history History) error {
+	if k, there := history.kept(l.path); there {
+		digest, err := digestOrAbsent(ctx, env.Host.FS, l.backup)
+		if err != nil {
+			return err
+		}
+		if digest == k.Before {
+			return putBack(ctx, env, k.Kept)
+		}
+	}
+	return env.Host.FS.CopyFile(ctx, l.backup, l.path)
 }
