@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/node-upgrader/node-upgrader/hostexec"
 )
@@ -188,9 +189,11 @@ func closeRun(ctx context.Context, env Env, how string) error {
 		return err
 	}
 	if env.Host.Units != nil { // it forgets the unit whose file is gone
-		if err := env.Host.Units.Reload(ctx); err != nil {
+		reloading, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("no answer within a minute"))
+		if err := env.Host.Units.Reload(reloading); err != nil {
 			env.Log.Warn("daemon-reload", "reason", err.Error())
 		}
+		cancel()
 	}
 	if err := saveReceipt(ctx, env, how); err != nil {
 		env.Log.Warn("the receipt cannot be written", "reason", err.Error())
