@@ -154,32 +154,41 @@ func (r remedy) apply(env Env) error {
 }
 
 // preventLosses makes sure that a containerd that starts now keeps every
-// container that runs, and returns those for which it cannot. Nothing of it
-// lasts or has to be undone: the processes are where their container was made.
+// container that runs, and returns those for which it cannot, after it has asked
+// again and again: systemd may be moving them still, and on a busy machine a shim
+// may answer late. Nothing of it lasts or has to be undone: the processes are
+// where their container was made.
 func preventLosses(ctx context.Context, env Env, stateDir string) ([]loss, error) {
-	for range 3 { // systemd may be moving them still
+	for range lossLooks - 1 {
 		losses, err := findLosses(ctx, env, stateDir)
 		if err != nil || len(losses) == 0 {
 			return nil, err
 		}
-		helped := false
-		for _, l := range losses {
-			r, err := findRemedy(env, stateDir, l)
-			if err == nil {
-				err = r.apply(env)
-			}
-			if err != nil {
-				env.Log.Warn("cannot keep", "container", l.String(), "reason", err.Error())
-				continue
-			}
-			helped = true
-			env.Log.Warn("kept from being thrown away", "container", l.String(), "move", r.String())
+		if helpLosses(env, stateDir, losses) {
+			continue
 		}
-		if !helped {
-			return losses, nil
+		if err := env.Clock.Sleep(ctx, lossPause); err != nil {
+			return nil, err
 		}
 	}
 	return findLosses(ctx, env, stateDir)
+}
+
+// helpLosses does what can be done for each, and tells whether that was anything.
+func helpLosses(env Env, stateDir string, losses []loss) (helped bool) {
+	for _, l := range losses {
+		r, err := findRemedy(env, stateDir, l)
+		if err == nil {
+			err = r.apply(env)
+		}
+		if err != nil {
+			env.Log.Warn("cannot keep", "container", l.String(), "reason", err.Error())
+			continue
+		}
+		helped = true
+		env.Log.Warn("kept from being thrown away", "container", l.String(), "move", r.String())
+	}
+	return helped
 }
 
 // started tells whether the process that runc started is the one that runs
