@@ -17,6 +17,9 @@ import (
 // backup, and neither pod nor API server nor containerd.
 const DeadManTimer = "upgrader-deadman.timer"
 
+// deadManService is what the timer starts.
+const deadManService = "upgrader-deadman.service"
+
 // arm starts the switch anew for a step. It is on the host by then, or an error
 // is returned and nothing may be stopped.
 func arm(ctx context.Context, env Env, step string) error {
@@ -78,7 +81,8 @@ func (r Runner) DeadMan(ctx context.Context, name string) error {
 		r.Env.Log.Info("nothing to put back: the swap has come to its end", "step", name)
 		return err
 	}
-	if err := endUnit(ctx, r.Env); err != nil {
+	ended, err := endUnit(ctx, r.Env)
+	if err != nil {
 		return err
 	}
 	unlock, err := r.lockAtLast(ctx)
@@ -107,10 +111,17 @@ func (r Runner) DeadMan(ctx context.Context, name string) error {
 				failed.SHA256s = append(failed.SHA256s, k.After)
 			}
 		}
-		return errors.Join(
+		result := Result{Step: name, Result: "failed", Error: err.Error(), Started: r.Env.Clock.Now().UTC()}
+		err = errors.Join(
 			swapped{step: name, unit: unit}.save(r.Env, swapRecord{Step: name, Failed: failed}),
-			keepResult(r.Env, Result{Step: name, Result: "failed", Error: err.Error(), Started: r.Env.Clock.Now().UTC()}),
+			keepResult(r.Env, result),
 			r.fail(ctx, err))
+		if ended.ID != "" && ended.RunID == r.Env.Options.RunID {
+			o := NewOutcome(&StepError{Step: name, Err: back}, []Result{result})
+			o.ID = ended.ID
+			err = errors.Join(err, Conclude(context.WithoutCancel(ctx), r.Env.Record, o))
+		}
+		return err
 	}
 	r.Env.Log.Info("nothing to put back: the swap has come to its end", "step", name)
 	return nil
@@ -143,17 +154,21 @@ func (r Runner) lockAtLast(ctx context.Context) (unlock func(), err error) {
 	}
 }
 
-// endUnit kills the upgrader's unit, so that systemd does not start it again.
-func endUnit(ctx context.Context, env Env) error {
+// endUnit kills the upgrader's unit, so that systemd does not start it again, and
+// returns what it was doing, the zero Invocation when it was gone already.
+func endUnit(ctx context.Context, env Env) (ended Invocation, err error) {
 	ending, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("not within a minute"))
 	defer cancel()
-	return poll(ending, env, 200*time.Millisecond, func(ctx context.Context) error {
+	err = poll(ending, env, 200*time.Millisecond, func(ctx context.Context) error {
 		unit, err := env.Host.Units.Show(ctx, UnitName)
 		if err != nil {
 			return err
 		}
 		if !unit.Running() && unit.ActiveState != "deactivating" {
 			return nil
+		}
+		if inv, err := ParseInvocation(unit.Environment); err == nil {
+			ended = inv
 		}
 		env.Log.Warn("ending the upgrader, which is late", "unit", UnitName, "state", unit.ActiveState)
 		if err := env.Host.Units.Kill(ctx, UnitName, int(syscall.SIGKILL)); err != nil {
@@ -164,4 +179,5 @@ func endUnit(ctx context.Context, env Env) error {
 		}
 		return errors.New(UnitName + " is still there")
 	})
+	return ended, err
 }

@@ -1,9 +1,11 @@
 package steps
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -76,6 +78,39 @@ func TestDeadManPutsBack(t *testing.T) {
 	}
 	if _, armed := n.units.Armed(DeadManTimer); armed {
 		t.Error("it is armed still")
+	}
+}
+
+// A unit that hangs in its swap is ended by the switch, which tells the unit's
+// callers how that ended.
+func TestDeadManConcludes(t *testing.T) {
+	n := guardedNode(t)
+	n.killedInSwap()
+	ended := make(chan struct{})
+	n.units.OnTransient(UnitName, func(hostexec.Transient) { <-ended })
+	kill := sync.OnceFunc(func() { close(ended) })
+	n.units.OnKill(UnitName, func(int) error { kill(); return nil })
+	inv := Invocation{ID: "hanging", RunID: "run", Command: "run"}
+	data, err := json.Marshal(inv)
+	n.must(err)
+	n.must(n.units.StartTransient(t.Context(), hostexec.Transient{
+		Name: UnitName, Argv: []string{"upgrader"}, Env: []string{InvocationEnv + "=" + string(data)},
+	}))
+	n.units.Elapse(DeadManTimer)
+	n.env.Record = NewRecord(hostexec.NewFS(n.root), "run")
+	o, err := awaitOutcome(t.Context(), n.env, inv)
+	n.must(err)
+	if o.Exit != ExitRolledBack || !strings.Contains(o.Error, "dead-man's switch") || len(o.Results) != 1 {
+		t.Errorf("outcome %+v", o)
+	}
+}
+
+// A unit that was killed by somebody else has no outcome.
+func TestKilledWithoutOutcome(t *testing.T) {
+	n := guardedNode(t)
+	_, err := awaitOutcome(t.Context(), n.env, Invocation{ID: "killed", RunID: "run"})
+	if err == nil || !strings.Contains(err.Error(), "ended without an outcome") || len(Hints(err)) == 0 {
+		t.Errorf("error: %v", err)
 	}
 }
 

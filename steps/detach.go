@@ -34,32 +34,6 @@ type Invocation struct {
 	Offset  int64    `json:"offset"` // where in Log this invocation begins
 }
 
-// Outcome is how an invocation ended, written by the unit's process itself as
-// its last act.
-type Outcome struct {
-	ID      string   `json:"id"`
-	Exit    int      `json:"exit"`
-	Error   string   `json:"error,omitempty"`
-	Hints   []string `json:"hints,omitempty"`
-	Results []Result `json:"results,omitempty"`
-	// PeakMiB is the most memory that the process ever held, without the
-	// programs that it ran.
-	PeakMiB float64 `json:"peakMiB,omitempty"`
-}
-
-// Err is nil for an invocation that ended well.
-func (o Outcome) Err() error {
-	if o.Exit == ExitDone {
-		return nil
-	}
-	return &OutcomeError{Outcome: o}
-}
-
-// OutcomeError is the failure of the unit's process, told by its caller.
-type OutcomeError struct{ Outcome Outcome }
-
-func (e *OutcomeError) Error() string { return e.Outcome.Error }
-
 // DetachedError is the caller's leaving while the unit goes on.
 type DetachedError struct{ Invocation Invocation }
 
@@ -167,14 +141,6 @@ func ParseInvocation(environ []string) (Invocation, error) {
 	return Invocation{}, fmt.Errorf("%s was not started by the upgrader: it has no %s", UnitName, InvocationEnv)
 }
 
-// Conclude writes the invocation's outcome; it is the last thing that the
-// unit's process does. The outcome is kept under the invocation's id, for its
-// callers: another invocation may start before they have looked; and as the
-// run's last.
-func Conclude(ctx context.Context, r Record, o Outcome) error {
-	return errors.Join(r.Save(ctx, "outcome-"+o.ID, o), r.Save(ctx, "outcome", o))
-}
-
 // follow hands out the log until the unit is gone, and returns its outcome.
 func follow(ctx context.Context, env Env, inv Invocation, emit func([]byte)) (Outcome, error) {
 	tail := &tail{fs: env.Host.FS, path: inv.Log, offset: inv.Offset}
@@ -193,7 +159,7 @@ func follow(ctx context.Context, env Env, inv Invocation, emit func([]byte)) (Ou
 			return Outcome{}, err
 		}
 		if err == nil && !stillRuns(unit, inv) {
-			return outcome(env, inv)
+			return awaitOutcome(ctx, env, inv)
 		}
 		if env.Clock.Sleep(ctx, 100*time.Millisecond) != nil {
 			return Outcome{}, &DetachedError{Invocation: inv}
@@ -208,19 +174,4 @@ func stillRuns(unit hostexec.Unit, inv Invocation) bool {
 	}
 	running, err := ParseInvocation(unit.Environment)
 	return err != nil || running.ID == inv.ID
-}
-
-func outcome(env Env, inv Invocation) (Outcome, error) {
-	var o Outcome
-	there, err := env.Record.Load("outcome-"+inv.ID, &o)
-	if err != nil {
-		return o, err
-	}
-	if !there {
-		return Outcome{}, &HintError{
-			Err:  fmt.Errorf("%s ended without an outcome: it was killed", UnitName),
-			Hint: "run the same command again: each step can be repeated (log: " + inv.Log + ")",
-		}
-	}
-	return o, nil
 }

@@ -156,10 +156,7 @@ func (s *session) run(ctx context.Context, cmd *cobra.Command) ([]steps.Result, 
 
 // outcome is how this process ends.
 func outcome(err error, results []steps.Result) steps.Outcome {
-	o := steps.Outcome{Exit: steps.ExitCode(err), Hints: steps.Hints(err), Results: results}
-	if err != nil {
-		o.Error = err.Error()
-	}
+	o := steps.NewOutcome(err, results)
 	var usage unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &usage) == nil {
 		o.PeakMiB = float64(usage.Maxrss) / 1024 // KiB on Linux
