@@ -21,7 +21,7 @@ build: ## the static program, out/upgrader
 	@mkdir -p out
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o out/upgrader ./cmd/upgrader
 
-test: deps vet lint unit ## everything that needs no cluster
+test: deps vet lint unit tables ## everything that needs no cluster
 
 deps:
 	@command -v gcc >/dev/null || { echo "== installing gcc, for the race detector"; apt-get update -qq; apt-get install -y -qq gcc libc6-dev; }
@@ -30,9 +30,9 @@ unit: ## unit, crash and command-line tests, with the race detector
 	@echo "== tests with the race detector"
 	go run ./test/measure test 600 -race -timeout 25m ./...
 
-tables: ## what may happen at each change of an upgrade on a node of files: killed there, or it fails; not yet part of `make test`
+tables: ## an upgrade on a node of files is killed at each of its changes, and each fails in each way (test/tables)
 	@echo "== crash table and fault table"
-	go test -tags tables -count=1 ./test/tables
+	go run ./test/measure tables 300 -count=1 -timeout 20m ./test/tables
 
 vet:
 	@echo "== go vet, also of the end-to-end tests"

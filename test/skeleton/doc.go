@@ -1,5 +1,3 @@
-//go:build tables
-
 // Package skeleton is a kubeadm node that is nothing but files: a directory as
 // the host's root, with all that the steps look at, and beside it what the
 // node's services are doing, on the disk as well. A process may be killed at any

@@ -1,5 +1,3 @@
-//go:build tables
-
 package skeleton
 
 import (

@@ -1,4 +1,4 @@
-//go:build tables && !race
+//go:build !race
 
 package tables
 

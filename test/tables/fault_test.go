@@ -1,5 +1,3 @@
-//go:build tables
-
 package tables
 
 import (
@@ -8,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -42,6 +41,9 @@ func faultsOf(e hostexec.Effect) []fault {
 			{name: "job hangs", err: skeleton.ErrHang},
 		}
 	case hostexec.OpRun, skeleton.OpAsk:
+		if path.Base(e.Object) == "portmap" {
+			return nil // a plugin that does not tell its version is replaced
+		}
 		return []fault{{name: "exits 1", err: skeleton.ErrExit}, {name: "hangs", err: skeleton.ErrHang}}
 	case skeleton.OpKubeadm:
 		return []fault{{name: "kubeadm fails there", err: errors.New("kubeadm: input/output error")}}
@@ -124,7 +126,7 @@ func (g *ground) tryFault(t *testing.T, name string, p point, f fault) {
 	if !i.hit {
 		t.Fatalf("the upgrade did not come there: %v", failed)
 	}
-	g.judge(t, failed, g.tree(t, dir))
+	g.judge(t, f, failed, g.tree(t, dir))
 	if t.Failed() {
 		return
 	}
@@ -148,7 +150,7 @@ func (g *ground) tryFault(t *testing.T, name string, p point, f fault) {
 }
 
 // judge compares what the exit code says with what is.
-func (g *ground) judge(t *testing.T, err error, is skeleton.Tree) {
+func (g *ground) judge(t *testing.T, f fault, err error, is skeleton.Tree) {
 	t.Helper()
 	code, step := steps.ExitCode(err), "the end"
 	var failed *steps.StepError
@@ -169,6 +171,14 @@ func (g *ground) judge(t *testing.T, err error, is skeleton.Tree) {
 		if failed != nil {
 			want = []skeleton.Tree{g.before[step], g.after(step)}
 		}
+	case steps.ExitIncomplete:
+		// A control plane goes back by etcd's snapshot only, which was not asked
+		// for; and what kubeadm has written in its place is put back by a copy,
+		// which takes room.
+		if step == "kubeadm" && (g.role == steps.ControlPlane || f.lasts) {
+			return
+		}
+		fallthrough
 	default:
 		t.Errorf("exit %d: %v", code, err)
 		return
@@ -217,7 +227,7 @@ func (i *injector) Before(e hostexec.Effect) error {
 		i.nth--
 	}
 	if i.hit && i.lasts && takesRoom(e) {
-		return i.err
+		return &os.PathError{Op: e.Op, Path: e.Object, Err: syscall.ENOSPC}
 	}
 	return nil
 }

@@ -1,5 +1,3 @@
-//go:build tables
-
 package tables
 
 import (
@@ -22,6 +20,7 @@ import (
 // ground is where the nodes of a table are: one that was not upgraded yet, to be
 // cloned, and what becomes of it when nothing disturbs its upgrade.
 type ground struct {
+	role       steps.Role
 	dir, fresh string
 	points     []point
 	// start and end are the host's files before and after the upgrade. A file's
@@ -72,7 +71,7 @@ func prepare(t *testing.T, role steps.Role) *ground {
 		t.Fatal(err)
 	}
 	t.Cleanup(etcd.Stop)
-	g := &ground{dir: dir, fresh: filepath.Join(dir, "fresh"), before: map[string]skeleton.Tree{}}
+	g := &ground{role: role, dir: dir, fresh: filepath.Join(dir, "fresh"), before: map[string]skeleton.Tree{}}
 	synctest.Test(t, func(t *testing.T) {
 		_, err := skeleton.New(g.fresh, role, etcd.URL)
 		must(t, err)
