@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	taskv2 "github.com/containerd/containerd/api/runtime/task/v2"
@@ -26,6 +27,7 @@ type fakeShim struct {
 	id                      string
 	pid                     int
 	err                     error
+	late                    atomic.Int32 // how often it still fails
 }
 
 func (s *fakeShim) Connect(context.Context, *taskv2.ConnectRequest) (*taskv2.ConnectResponse, error) {
@@ -35,6 +37,9 @@ func (s *fakeShim) Connect(context.Context, *taskv2.ConnectRequest) (*taskv2.Con
 func (s *fakeShim) Pids(_ context.Context, r *taskv2.PidsRequest) (*taskv2.PidsResponse, error) {
 	if s.err != nil {
 		return nil, s.err
+	}
+	if s.late.Add(-1) >= 0 {
+		return nil, status.Error(codes.DeadlineExceeded, "a busy machine")
 	}
 	if r.ID != s.id {
 		return nil, status.Error(codes.NotFound, "no container "+r.ID)
@@ -160,6 +165,27 @@ func TestShimsOfWhatDoesNotRunAreIgnored(t *testing.T) {
 	losses, err := findLosses(t.Context(), n.env, defaultStateDir)
 	if err != nil || len(losses) != 0 {
 		t.Errorf("losses: %+v %v", losses, err)
+	}
+}
+
+// A shim that answers late, or whose container is being made, is asked again: its
+// container is not taken for lost, before the stop or before the start.
+func TestShimsThatAnswerLate(t *testing.T) {
+	n := newContainerdNode(t)
+	s := n.shim("etcd", "etcd-n1", "", 32, true)
+	s.late.Store(lossLooks - 1)
+	if state := n.check(); state.Phase != Needed {
+		t.Errorf("check: %+v", state)
+	}
+	n.units.OnStop(containerdUnit, func() error {
+		s.late.Store(lossLooks - 1)
+		return nil
+	})
+	if err := runContainerd(t.Context(), n.env); err != nil {
+		t.Error(err, Hints(err))
+	}
+	if s.late.Load() >= 0 {
+		t.Errorf("it was not asked often enough: %d", s.late.Load())
 	}
 }
 
