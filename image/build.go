@@ -38,7 +38,9 @@ type BuildOptions struct {
 	Expect map[string]string
 	// Replace has files by name, such as kubelet, that are taken in the place of
 	// those in From.
-	Replace  map[string]string
+	Replace map[string]string
+	// Images are brought too; nil: a bundle without them.
+	Images   *ContainerImageOptions
 	Progress func(done, total int64)
 }
 
@@ -140,6 +142,11 @@ func assemble(ctx context.Context, o BuildOptions, m Manifest, found []foundBina
 	if m.Files, err = copyBinaries(ctx, o, found, next); err != nil {
 		return nil, err
 	}
+	if o.Images != nil {
+		if err := addImages(ctx, *o.Images, next, &m); err != nil {
+			return nil, err
+		}
+	}
 	data, err := marshal(m, "  ")
 	if err != nil {
 		return nil, err
@@ -151,6 +158,9 @@ func assemble(ctx context.Context, o BuildOptions, m Manifest, found []foundBina
 		return nil, err
 	}
 	if b, err = open(next, o.Architecture); err != nil {
+		return nil, err
+	}
+	if _, err := b.Images(ctx); err != nil {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {

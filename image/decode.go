@@ -73,8 +73,8 @@ func decode(data []byte) (Manifest, error) {
 	if err := json.Unmarshal(data, &schema); err != nil {
 		return bad("is not valid JSON for a bundle: "+err.Error(), hintFetchAgain)
 	}
-	if schema.SchemaVersion != SchemaVersion {
-		return bad(fmt.Sprintf("has schema version %d, this upgrader knows %d", schema.SchemaVersion, SchemaVersion),
+	if schema.SchemaVersion != SchemaVersion && schema.SchemaVersion != SchemaVersionImages {
+		return bad(fmt.Sprintf("has schema version %d, this upgrader knows %d and %d", schema.SchemaVersion, SchemaVersion, SchemaVersionImages),
 			"use the upgrader that the bundle was built with")
 	}
 	var m Manifest

@@ -14,6 +14,7 @@
 //	kubectl/kubectl
 //	kubelet/kubelet
 //	runc/runc
+//	images/oci-layout, index.json, blobs/sha256/…   if it was built with images
 //
 // Open checks everything that can be checked without reading the files: the
 // manifest, strictly, and then the directory, without following a link. A file
@@ -27,6 +28,16 @@
 // spelled key, an escaped character that need not be escaped, or anything after
 // the closing brace is an error. Two readers can therefore not see two
 // different manifests in the same signed bytes. White space is free.
+//
+// # Images
+//
+// The component images is an OCI layout with the container images that kubeadm
+// and containerd of the bundle need. Its files have no place on the host; each
+// blob is named by its own sha256, in the manifest as well. An image that is an
+// index in its registry is the index here too, of which the bundle's platform
+// alone is there: so it has the same digest on a node as if it had been pulled.
+// Bundle.Images walks the layout and refuses what does not fit together. A
+// bundle with images has schema version 2.
 //
 // # Staging
 //

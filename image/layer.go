@@ -67,7 +67,7 @@ type plan struct {
 // plans puts what changes least often first: containerd shares unpacked layers
 // up to the first that differs.
 func plans(b *Bundle, exe *upgraderFile, manifest []byte, count *meter) []plan {
-	order := []string{CNIPlugins, Runc, Containerd, Kubectl, Kubeadm, Kubelet}
+	order := []string{CNIPlugins, Runc, Containerd, Kubectl, Kubeadm, Kubelet, Images}
 	names := make([]string, 0, len(b.Manifest.Components))
 	for _, c := range b.Manifest.Components {
 		names = append(names, c.Name)

@@ -6,8 +6,13 @@ import (
 	"strconv"
 )
 
-// SchemaVersion is the version of bundle.json that this package reads and writes.
-const SchemaVersion = 1
+// The versions of bundle.json that this package reads and writes. A bundle with
+// images has one of its own, so that a program that knows nothing of them says
+// so.
+const (
+	SchemaVersion       = 1
+	SchemaVersionImages = 2
+)
 
 // ManifestName is the file that makes a directory a bundle.
 const ManifestName = "bundle.json"
@@ -35,13 +40,15 @@ const (
 	Kubeadm    = "kubeadm"
 	Kubelet    = "kubelet"
 	Kubectl    = "kubectl"
+	// Images are container images, not files of the host: see Bundle.Images.
+	Images = "images"
 )
 
 // File is one file of a bundle.
 type File struct {
 	Path      string `json:"path"`      // in the bundle, with slashes, clean, relative
 	Component string `json:"component"` // the name of a Component
-	Place     string `json:"place"`     // default path on the host, absolute
+	Place     string `json:"place"`     // default path on the host, absolute; "" for what is of Images
 	SHA256    string `json:"sha256"`    // 64 lower-case hex digits
 	Size      int64  `json:"size"`      // bytes
 	Mode      Mode   `json:"mode"`

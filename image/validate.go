@@ -5,6 +5,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"strings"
 )
 
 var (
@@ -64,7 +65,7 @@ func validate(m Manifest) error {
 			return badFile(f.Path, "is out of order in the manifest")
 		}
 		last = f.Path
-		if other, ok := places[f.Place]; ok {
+		if other, ok := places[f.Place]; ok && f.Place != "" {
 			return badFile(f.Path, "has the same place on the host as "+other)
 		}
 		places[f.Place] = f.Path
@@ -78,12 +79,15 @@ func validate(m Manifest) error {
 			return bad("has no file for %s", c.Name)
 		}
 	}
+	if _, images := files[Images]; images != (m.SchemaVersion == SchemaVersionImages) {
+		return bad("has schema version %d, which is for bundles with images and for no others", SchemaVersionImages)
+	}
 	return nil
 }
 
 // followsKubernetes tells whether a component has Kubernetes' own version.
 func followsKubernetes(component string) bool {
-	return component == Kubeadm || component == Kubelet || component == Kubectl
+	return component == Kubeadm || component == Kubelet || component == Kubectl || component == Images
 }
 
 func validateFile(f File) error {
@@ -93,8 +97,14 @@ func validateFile(f File) error {
 		return badFile(f.Path, "is not a clean path inside the bundle")
 	case f.Path == ManifestName:
 		return badFile(f.Path, "names the manifest itself")
+	case f.Component == Images || strings.HasPrefix(f.Path, Images+"/"):
+		if err := validateImageFile(f); err != nil {
+			return err
+		}
 	case !path.IsAbs(f.Place) || path.Clean(f.Place) != f.Place || f.Place == "/" || len(f.Place) > maxPath || !pathSyntax.MatchString(f.Place):
 		return badFile(f.Path, fmt.Sprintf("has the place %q, not a clean absolute path", f.Place))
+	}
+	switch {
 	case !sha256Syntax.MatchString(f.SHA256):
 		return badFile(f.Path, "has no valid sha256 in the manifest")
 	case f.Size <= 0 || f.Size > maxFileSize:
@@ -103,6 +113,20 @@ func validateFile(f File) error {
 		return badFile(f.Path, fmt.Sprintf("has the mode %s: set-id and sticky bits are refused", f.Mode))
 	case f.Mode&0o022 != 0 || f.Mode&0o400 == 0:
 		return badFile(f.Path, fmt.Sprintf("has the mode %s: only the owner may write, and must be able to read", f.Mode))
+	}
+	return nil
+}
+
+// validateImageFile refuses what is no file of an OCI layout. A blob has the
+// name of its own sha256, so that the manifest alone proves the layout's.
+func validateImageFile(f File) error {
+	switch {
+	case f.Component != Images:
+		return badFile(f.Path, "is below "+Images+"/, and does not belong to it")
+	case f.Path != imagesLayout && f.Path != imagesIndex && f.Path != imagesBlobs+f.SHA256:
+		return badFile(f.Path, "is no file of an OCI layout below "+Images+"/")
+	case f.Place != "":
+		return badFile(f.Path, fmt.Sprintf("has the place %q: an image has none on the host", f.Place))
 	}
 	return nil
 }

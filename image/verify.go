@@ -28,6 +28,9 @@ func (b *Bundle) Verify(ctx context.Context, progress func(done, total int64)) e
 	if err := b.verifyFiles(ctx, progress); err != nil {
 		return fmt.Errorf("verify bundle: %w", err)
 	}
+	if _, err := again.Images(ctx); err != nil {
+		return fmt.Errorf("verify bundle: %w", err)
+	}
 	return nil
 }
 

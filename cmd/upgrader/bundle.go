@@ -26,6 +26,7 @@ func newBundle() *cobra.Command {
 func newBundleBuild() *cobra.Command {
 	var o image.BuildOptions
 	var versions []string
+	var images imageFlags
 	cmd := &cobra.Command{
 		Use: "build --from DIR --out DIR", Short: "Make a bundle from a directory of components",
 		Long: `Make a bundle from a directory of components:
@@ -43,6 +44,9 @@ digest. Nothing is left in --out when the build fails.`,
 			if o.Versions, err = parseVersions(versions); err != nil {
 				return err
 			}
+			if o.Images, err = images.validate(); err != nil {
+				return err
+			}
 			b, err := image.Build(cmd.Context(), o)
 			if err != nil {
 				return err
@@ -55,6 +59,7 @@ digest. Nothing is left in --out when the build fails.`,
 	cmd.Flags().StringVar(&o.Out, "out", "", "directory to make; one that holds a bundle is replaced")
 	cmd.Flags().StringVar(&o.Architecture, "arch", runtime.GOARCH, "architecture of the components")
 	cmd.Flags().StringArrayVar(&versions, "version", nil, "component=version, where a binary cannot be asked")
+	images.bind(cmd.Flags())
 	return cmd
 }
 
@@ -92,17 +97,20 @@ func newBundleInspect() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "inspect DIR", Short: "Show what a bundle holds", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if output != "text" && output != "json" {
-				return &steps.UsageError{Reason: fmt.Sprintf("--output %q: want text or json", output)}
+			if output != "text" && output != "json" && output != "images" {
+				return &steps.UsageError{Reason: fmt.Sprintf("--output %q: want text, json or images", output)}
 			}
 			b, err := image.Open(args[0])
 			if err != nil {
 				return err
 			}
+			if output == "images" {
+				return printImages(cmd.Context(), cmd.OutOrStdout(), b)
+			}
 			return printBundle(cmd.OutOrStdout(), output, b)
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text, json, or images: the names of the images in it")
 	return cmd
 }
 
