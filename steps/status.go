@@ -45,6 +45,7 @@ type RunState struct {
 	Pending []Entry  `json:"pending,omitempty"`
 	Outcome *Outcome `json:"outcome,omitempty"`
 	Error   string   `json:"error,omitempty"` // why its journal cannot be read
+	Hints   []string `json:"hints,omitempty"` // what to do about that
 }
 
 // LookStatus reads the host's records and asks its systemd; it changes nothing.
@@ -111,7 +112,7 @@ func runState(fs hostexec.FS, id string) (RunState, error) {
 	history, err := record.Journal().History()
 	var damaged *BlockedError
 	if errors.As(err, &damaged) {
-		run.Error = err.Error()
+		run.Error, run.Hints = err.Error(), Hints(err)
 		return run, nil
 	}
 	if err != nil {

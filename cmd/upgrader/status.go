@@ -69,6 +69,9 @@ func printRun(b *strings.Builder, run steps.RunState) error {
 	switch {
 	case run.Error != "":
 		fmt.Fprintf(b, ": %s\n", run.Error)
+		for _, hint := range run.Hints {
+			fmt.Fprintf(b, "  do: %s\n", hint)
+		}
 		return nil
 	case run.Open:
 		fmt.Fprintf(b, ", open, step %s", cmp.Or(run.Step, "none yet"))
