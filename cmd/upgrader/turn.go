@@ -15,6 +15,12 @@ import (
 // directory: a start that is refused leaves nothing there.
 const turnFile = "/run/upgrader.lock"
 
+// How often the turn is asked for, and after how many times that is told.
+const (
+	turnPause    = 200 * time.Millisecond
+	turnPatience = 10
+)
+
 // inTurn follows the unit where it runs, and does work as the only one that
 // starts it where it does not. Of many starts at once one looks at the node,
 // stages and starts the unit: all of them looking would keep each other, and
@@ -27,7 +33,7 @@ func (s *session) inTurn(ctx context.Context, cmd *cobra.Command, work func() ([
 		o, attached, err := steps.Attach(ctx, env, s.invocation(cmd), s.log.replay)
 		return o, attached, errors.Join(err, o.Err())
 	}
-	for {
+	for waits := 0; ; waits++ {
 		if o, attached, err := attach(); attached || err != nil {
 			return o.Results, err
 		}
@@ -43,7 +49,10 @@ func (s *session) inTurn(ctx context.Context, cmd *cobra.Command, work func() ([
 		if !errors.Is(err, hostexec.ErrLocked) {
 			return nil, err
 		}
-		if err := env.Clock.Sleep(ctx, 200*time.Millisecond); err != nil {
+		if waits == turnPatience {
+			env.Log.Info("waiting: another upgrader looks at this node or stages its bundle", "lock", turnFile)
+		}
+		if err := env.Clock.Sleep(ctx, turnPause); err != nil {
 			return nil, err
 		}
 	}
