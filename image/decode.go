@@ -1,7 +1,6 @@
 package image
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/node-upgrader/node-upgrader/image/strictjson"
 )
 
 // maxManifest bounds bundle.json. Fifty files need 12 KiB.
@@ -78,35 +79,19 @@ func decode(data []byte) (Manifest, error) {
 			"use the upgrader that the bundle was built with")
 	}
 	var m Manifest
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&m); err != nil {
-		return bad("cannot be read: "+err.Error(), hintFetchAgain)
-	}
-	// encoding/json lets repeated, missing and oddly spelled keys pass. Written
-	// again, the manifest must be what was read.
-	again, err := marshal(m, "")
-	if err != nil {
-		return bad("cannot be read: "+err.Error(), hintFetchAgain)
-	}
-	var compact bytes.Buffer
-	if err := json.Compact(&compact, data); err != nil {
-		return bad("cannot be read: "+err.Error(), hintFetchAgain)
-	}
-	if !bytes.Equal(bytes.TrimSpace(again), compact.Bytes()) {
-		return bad("has repeated, missing or unusually spelled keys or values", hintBuild)
+	if err := strictjson.Unmarshal(data, &m); errors.Is(err, strictjson.ErrSpelling) {
+		return bad(err.Error(), hintBuild)
+	} else if err != nil {
+		return bad(err.Error(), hintFetchAgain)
 	}
 	return m, validate(m)
 }
 
 // marshal writes what decode reads.
 func marshal(m Manifest, indent string) ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", indent)
-	if err := e.Encode(m); err != nil {
+	data, err := strictjson.Marshal(m, indent)
+	if err != nil {
 		return nil, fmt.Errorf("encode manifest: %w", err)
 	}
-	return b.Bytes(), nil
+	return data, nil
 }
