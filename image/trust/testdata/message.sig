@@ -1,0 +1,1 @@
+MEUCIHljlC4UcTbN8K0HafTxwoNHj2vDMBLme5vcyz0FvxdHAiEAjDw5utLnq4n7jRoo+1n53vj0rC7s+IzW8cDbDcr84Ts=
