@@ -20,7 +20,8 @@ type Bundle struct {
 	Digest   string // "sha256:…" of bundle.json's bytes
 	Manifest Manifest
 
-	verified verifiedFiles
+	signature []byte // of bundle.json, as it lies beside it; nil: there is none
+	verified  verifiedFiles
 }
 
 // Open reads and checks a bundle for this machine's architecture. It reads
@@ -50,8 +51,14 @@ func open(dir, arch string) (*Bundle, error) {
 		})
 	}
 	b := &Bundle{Dir: dir, Digest: digestOf(data), Manifest: m}
-	if _, err := b.look(); err != nil {
+	seen, err := b.look()
+	if err != nil {
 		return nil, fmt.Errorf("open bundle: %w", err)
+	}
+	if seen[SignatureName] != nil {
+		if b.signature, err = readSignature(dir); err != nil {
+			return nil, fmt.Errorf("open bundle: %w", err)
+		}
 	}
 	return b, nil
 }
@@ -62,7 +69,7 @@ func digestOf(data []byte) string {
 }
 
 // look compares the directory with the manifest by names, kinds and sizes. It
-// returns what it saw of each file, bundle.json included.
+// returns what it saw of each file, bundle.json and its signature included.
 func (b *Bundle) look() (map[string]fs.FileInfo, error) {
 	want := make(map[string]File, len(b.Manifest.Files))
 	dirs := map[string]bool{".": true}
@@ -84,7 +91,7 @@ func (b *Bundle) look() (map[string]fs.FileInfo, error) {
 			return nil
 		case listed && d.IsDir():
 			return badFile(name, "is a directory")
-		case !listed && name != ManifestName:
+		case !listed && name != ManifestName && name != SignatureName:
 			return badFile(name, "is not in the manifest")
 		}
 		fi, err := d.Info()
@@ -183,3 +190,6 @@ func (b *Bundle) OpenFile(f File) (*os.File, error) {
 	}
 	return r, nil
 }
+
+// OpenAny is Open for a bundle of whatever architecture, to pack or to look at.
+func OpenAny(dir string) (*Bundle, error) { return open(dir, "") }

@@ -18,22 +18,27 @@ const maxManifest = 8 << 20
 // readManifest reads dir's bundle.json without following a link, blocking on a
 // pipe or reading more than maxManifest.
 func readManifest(dir string) ([]byte, error) {
-	f, err := openRegular(filepath.Join(dir, ManifestName))
+	return readSmall(dir, ManifestName, maxManifest)
+}
+
+// readSmall reads a file of a bundle that the manifest says nothing of.
+func readSmall(dir, name string, most int64) ([]byte, error) {
+	f, err := openRegular(filepath.Join(dir, name))
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return nil, &BadBundleError{ManifestName, "is missing in " + dir, hintBuild}
+		return nil, &BadBundleError{name, "is missing in " + dir, hintBuild}
 	case errors.Is(err, errNotRegular):
-		return nil, badFile(ManifestName, "is not a regular file")
+		return nil, badFile(name, "is not a regular file")
 	case err != nil:
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxManifest+1))
+	data, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err != nil {
-		return nil, fmt.Errorf("read manifest: %w", err)
+		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
-	if len(data) > maxManifest {
-		return nil, badFile(ManifestName, fmt.Sprintf("is larger than %d MiB", maxManifest>>20))
+	if int64(len(data)) > most {
+		return nil, badFile(name, fmt.Sprintf("is larger than %d KiB", most>>10))
 	}
 	return data, nil
 }

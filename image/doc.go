@@ -8,6 +8,7 @@
 // bundle.json's bytes is the bundle's digest, so that it covers every byte:
 //
 //	bundle.json
+//	bundle.json.sig        if it is signed
 //	cni-plugins/bridge …
 //	containerd/containerd, containerd-shim-runc-v2, ctr
 //	kubeadm/kubeadm
@@ -38,6 +39,15 @@
 // alone is there: so it has the same digest on a node as if it had been pulled.
 // Bundle.Images walks the layout and refuses what does not fit together. A
 // bundle with images has schema version 2.
+//
+// # Signatures
+//
+// Beside bundle.json may lie bundle.json.sig, its signature; no other file may be
+// there without the manifest naming it. Since the manifest has every file's
+// sha256, the signature covers every byte that is installed. It is staged with
+// the bundle and packed into the image, and is not part of the digest: signed
+// anew, a bundle is the same bundle. Whether one is required, and by which keys,
+// is the caller's to say (VerifySignature). See package trust.
 //
 // # Staging
 //

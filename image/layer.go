@@ -98,7 +98,13 @@ func plans(b *Bundle, exe *upgraderFile, manifest []byte, count *meter) []plan {
 	list := entry{"bundle/" + ManifestName, 0o644, int64(len(manifest)), func(context.Context) (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(manifest)), nil
 	}}
-	return append(all, plan{"upgrader", []entry{upgrader}}, plan{"manifest " + b.Digest, []entry{list}})
+	root := []entry{list}
+	if sig := b.signature; sig != nil {
+		root = append(root, entry{"bundle/" + SignatureName, 0o644, int64(len(sig)), func(context.Context) (io.ReadCloser, error) {
+			return io.NopCloser(bytes.NewReader(sig)), nil
+		}})
+	}
+	return append(all, plan{"upgrader", []entry{upgrader}}, plan{"manifest " + b.Digest, root})
 }
 
 type readCloser struct {

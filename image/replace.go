@@ -11,8 +11,14 @@ const tempPrefix = ".stage-"
 
 // replace writes dir/name through a temporary file: fsync, rename, fsync of the
 // directory. After an error or a crash the old file is as it was.
-func replace(dir, name string, mode os.FileMode, write func(*os.File) error) (err error) {
-	f, err := os.CreateTemp(dir, tempPrefix+name+"-")
+func replace(dir, name string, mode os.FileMode, write func(*os.File) error) error {
+	return replaceFrom(dir, dir, name, mode, write)
+}
+
+// replaceFrom is replace with the temporary file in another directory of the
+// same file system: for a directory in which a leftover would be a surplus file.
+func replaceFrom(temp, dir, name string, mode os.FileMode, write func(*os.File) error) (err error) {
+	f, err := os.CreateTemp(temp, tempPrefix+name+"-")
 	if err != nil {
 		return err
 	}

@@ -77,7 +77,11 @@ func stage(ctx context.Context, b *Bundle, o StageOptions) (Staged, error) {
 	if err != nil {
 		return Staged{}, err
 	}
-	if changed || !s.Trusted {
+	resigned, err := renewSignature(o, b, dir, s, &now)
+	if err != nil {
+		return Staged{}, err
+	}
+	if changed || resigned || !s.Trusted {
 		now.Upgrader = pair
 		if err := o.change("write", dir, stampName); err != nil {
 			return Staged{}, err

@@ -25,6 +25,9 @@ func copyBundle(ctx context.Context, b *Bundle, dest string, count *meter, befor
 		return err
 	}
 	files[ManifestName] = File{Path: ManifestName, Size: fi.Size(), Mode: 0o644, SHA256: strings.TrimPrefix(b.Digest, "sha256:")}
+	if b.signature != nil {
+		files[SignatureName] = signatureFile(b.signature)
+	}
 	in := func(dir, name string) string {
 		return filepath.ToSlash(strings.TrimPrefix(strings.TrimPrefix(name, dir), "/"))
 	}
@@ -63,7 +66,7 @@ func copyBundle(ctx context.Context, b *Bundle, dest string, count *meter, befor
 				return failFast{failing{badFile(name, "is not in the manifest")}, cancel}
 			}
 			add := count.add
-			if name == ManifestName {
+			if name == ManifestName || name == SignatureName {
 				add = nil
 			}
 			return failFast{newCheckedReader(ctx, src, f, add), cancel}

@@ -97,6 +97,8 @@ func validateFile(f File) error {
 		return badFile(f.Path, "is not a clean path inside the bundle")
 	case f.Path == ManifestName:
 		return badFile(f.Path, "names the manifest itself")
+	case f.Path == SignatureName:
+		return badFile(f.Path, "names the manifest's signature")
 	case f.Component == Images || strings.HasPrefix(f.Path, Images+"/"):
 		if err := validateImageFile(f); err != nil {
 			return err
