@@ -144,6 +144,9 @@ func container(o PodOptions, command string) corev1.Container {
 		args = append(args, "--run-id", o.RunID)
 	}
 	args = append(args, "-o", "text")
+	if key := o.Run.RequireSignature; key != "" {
+		args = append(args, "--require-signature="+key)
+	}
 	return corev1.Container{
 		Name:            command,
 		Image:           o.Image,

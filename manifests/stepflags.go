@@ -67,6 +67,9 @@ type RunOptions struct {
 	OnFailure    string        // --on-failure: rollback or stop
 	KeepRuns     int           // --keep-runs
 	DeadManAfter time.Duration // --dead-man-after
+	// RequireSignature is the path on the host of the public key that must have
+	// signed the bundle. The containers that change nothing demand it too.
+	RequireSignature string // --require-signature
 }
 
 func (o RunOptions) args() []string {
@@ -90,6 +93,9 @@ func (o RunOptions) validate() error {
 	}
 	if o.KeepRuns < 0 {
 		errs = append(errs, &OptionError{"--keep-runs", fmt.Sprintf("%d is negative", o.KeepRuns)})
+	}
+	if key := o.RequireSignature; key != "" && (!path.IsAbs(key) || strings.ContainsAny(key, "$;")) {
+		errs = append(errs, &OptionError{"--require-signature", fmt.Sprintf("%q is no absolute path on the host without '$' and ';'", key)})
 	}
 	if o.DeadManAfter < 0 {
 		errs = append(errs, &OptionError{"--dead-man-after", fmt.Sprintf("%v is negative", o.DeadManAfter)})

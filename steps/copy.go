@@ -54,6 +54,9 @@ func checkCopy(ctx context.Context, env Env) (State, error) {
 		if !same {
 			return State{Phase: Needed, Facts: []Fact{{"staged upgrader", "another", "this one"}}}, nil
 		}
+		if env.Bundle.Signed() && !env.Bundle.SameSignature(staged.Bundle) {
+			return State{Phase: Needed, Facts: []Fact{{"staged signature", "another or none", "this bundle's"}}}, nil
+		}
 		return State{Phase: Done, Facts: []Fact{{"bundle", want, want}}}, nil
 	case err == nil:
 		// Staged before the last boot, and sound: only its stamp is old.
@@ -104,6 +107,10 @@ func checkCopy(ctx context.Context, env Env) (State, error) {
 }
 
 func runCopy(ctx context.Context, env Env) error {
+	by, err := CheckSignature(env)
+	if err != nil {
+		return err
+	}
 	if err := env.Host.FS.MkdirAll(Store, 0o700); err != nil {
 		return err
 	}
@@ -123,6 +130,6 @@ func runCopy(ctx context.Context, env Env) error {
 	if err != nil {
 		return fmt.Errorf("stage the bundle: %w", err)
 	}
-	env.Log.Info("staged and verified", "dir", env.Host.FS.HostPath(staged.Bundle.Dir), "mib", image.StagedNeeds(env.Bundle)>>20)
+	env.Log.Info("staged and verified", "dir", env.Host.FS.HostPath(staged.Bundle.Dir), "mib", image.StagedNeeds(env.Bundle)>>20, "signed by", by)
 	return nil
 }

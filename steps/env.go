@@ -97,6 +97,9 @@ type Options struct {
 	// KeepRuns is how many ended runs' records and backups are kept beside the
 	// open one's; 0 is DefaultKeepRuns.
 	KeepRuns int
+	// RequireSignature is the path on the host of the keys of which one must have
+	// signed the bundle; "" demands no more than the host itself (PolicyKeys).
+	RequireSignature string
 	// RestoreEtcd lets a rollback put a control plane back by the snapshot of
 	// its only etcd member: what was written to the cluster since is lost.
 	RestoreEtcd bool

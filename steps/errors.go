@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/node-upgrader/node-upgrader/image"
+	"github.com/node-upgrader/node-upgrader/image/trust"
 )
 
 // Exit codes of the program: a contract with orchestrators.
@@ -69,7 +70,6 @@ func ExitCode(err error) int {
 	var (
 		usage      *UsageError
 		blocked    *BlockedError
-		bad        *image.BadBundleError
 		rolledBack *RolledBackError
 		incomplete *RollbackError
 		step       *StepError
@@ -88,11 +88,19 @@ func ExitCode(err error) int {
 		return ExitUsage
 	case errors.As(err, &step) && step.Changed:
 		return ExitFailed
-	case errors.As(err, &blocked), errors.As(err, &bad):
+	case errors.As(err, &blocked), untrusted(err):
 		return ExitBlocked
 	default:
 		return ExitFailed
 	}
+}
+
+// untrusted tells of what no step can mend: a bundle that is not what it should
+// be, or a key that cannot tell.
+func untrusted(err error) bool {
+	var bad *image.BadBundleError
+	var key *trust.KeyError
+	return errors.As(err, &bad) || errors.As(err, &key)
 }
 
 // Hints returns every hint in err once, outermost first; those of a rollback come
@@ -115,6 +123,8 @@ func Hints(err error) []string {
 				add(b.Hint)
 			}
 		case *image.BadBundleError:
+			add(e.Hint)
+		case *trust.KeyError:
 			add(e.Hint)
 		case *OutcomeError:
 			add(e.Outcome.Hints...)

@@ -23,6 +23,10 @@ func (r Runner) Forecast(ctx context.Context) (Report, error) {
 		Schema: 1, Node: r.Env.Node, RunID: r.Env.Options.RunID,
 		Bundle: r.Env.Bundle.Digest, Kubernetes: r.Env.Bundle.Manifest.KubernetesVersion,
 	}
+	var err error
+	if report.SignedBy, err = CheckSignature(r.Env); err != nil {
+		return report, err
+	}
 	for _, step := range r.Plan {
 		if step.Name != "drain" {
 			continue

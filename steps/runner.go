@@ -2,13 +2,10 @@ package steps
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/node-upgrader/node-upgrader/image"
 )
 
 // Runner works through the steps on one node.
@@ -25,6 +22,7 @@ type Report struct {
 	RunID      string       `json:"runID"`
 	Bundle     string       `json:"bundle"`
 	Kubernetes string       `json:"kubernetes"`
+	SignedBy   []string     `json:"signedBy,omitempty"` // of the keys that were demanded
 	Versions   []Fact       `json:"versions"`
 	Blocks     []Block      `json:"blocks,omitempty"`
 	Steps      []StepReport `json:"steps"`
@@ -71,15 +69,18 @@ func (r Report) Blocked() []Block {
 	return blocks
 }
 
-// Look checks the versions and every step, and changes nothing. A step whose
-// state cannot be told now is reported as such: an earlier step may be what
-// mends it.
+// Look checks the bundle's signature, where one is demanded, the versions and
+// every step, and changes nothing. A step whose state cannot be told now is
+// reported as such: an earlier step may be what mends it.
 func (r Runner) Look(ctx context.Context) (Report, error) {
 	report := Report{
 		Schema: 1, Node: r.Env.Node, RunID: r.Env.Options.RunID,
 		Bundle: r.Env.Bundle.Digest, Kubernetes: r.Env.Bundle.Manifest.KubernetesVersion,
 	}
 	var err error
+	if report.SignedBy, err = CheckSignature(r.Env); err != nil {
+		return report, err
+	}
 	if report.Blocks, report.Versions, err = Skew(ctx, r.Env); err != nil {
 		return report, err
 	}
@@ -99,8 +100,7 @@ func (r Runner) Look(ctx context.Context) (Report, error) {
 		if ctx.Err() != nil {
 			return report, context.Cause(ctx)
 		}
-		var bad *image.BadBundleError
-		if errors.As(err, &bad) { // no step can mend it
+		if untrusted(err) { // no step can mend it
 			return report, fmt.Errorf("%s: %w", step.Name, err)
 		}
 		sr := StepReport{Name: step.Name, Short: step.Short, State: state}

@@ -16,10 +16,10 @@ import (
 
 func newBundle() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "bundle", GroupID: "make", Short: "Build, inspect and verify a bundle: what is installed on nodes",
+		Use: "bundle", GroupID: "make", Short: "Build, sign, inspect and verify a bundle: what is installed on nodes",
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBundleBuild(), newBundleVerify(), newBundleInspect(), newBundleImage())
+	cmd.AddCommand(newBundleBuild(), newBundleVerify(), newBundleSign(), newBundleKeygen(), newBundleInspect(), newBundleImage())
 	return cmd
 }
 
@@ -73,23 +73,6 @@ func parseVersions(list []string) (map[string]string, error) {
 		versions[name] = v
 	}
 	return versions, nil
-}
-
-func newBundleVerify() *cobra.Command {
-	return &cobra.Command{
-		Use: "verify DIR", Short: "Hash every file of a bundle", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			b, err := image.Open(args[0])
-			if err != nil {
-				return err
-			}
-			if err := b.Verify(cmd.Context(), nil); err != nil {
-				return err
-			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), b.Digest)
-			return err
-		},
-	}
 }
 
 func newBundleInspect() *cobra.Command {

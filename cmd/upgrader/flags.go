@@ -54,6 +54,7 @@ func (f *flags) bind(cmd *cobra.Command) {
 func (f *flags) bindRun(fs *pflag.FlagSet) {
 	fs.StringVar(&f.onFailure, "on-failure", string(steps.RollBack), "what follows when a step fails after its first change: rollback, or stop to leave all as it is")
 	fs.IntVar(&f.options.KeepRuns, "keep-runs", steps.DefaultKeepRuns, "ended runs whose records and backups are kept")
+	fs.StringVar(&f.options.RequireSignature, "require-signature", "", "path on the host of the public key or certificate that must have signed the bundle; "+steps.PolicyKeys+" is demanded where it exists")
 	bindDeadMan(fs, &f.options)
 }
 
@@ -129,6 +130,9 @@ func (f *flags) validate(cmd *cobra.Command) (config, error) {
 	}
 	c.options.Drain.GracePeriod = time.Duration(f.gracePeriod) * time.Second
 	c.options.Drain.SkipWaitForDelete = time.Duration(f.skipWait) * time.Second
+	if key := c.options.RequireSignature; cmd.Flags().Changed("require-signature") && !strings.HasPrefix(key, "/") {
+		return c, &steps.UsageError{Reason: fmt.Sprintf("--require-signature %q: give the absolute path on the node", key)}
+	}
 	if c.kubeconfig != "" && !strings.HasPrefix(c.kubeconfig, "/") {
 		return c, &steps.UsageError{Reason: fmt.Sprintf("--kubeconfig %s: give the absolute path on the node", c.kubeconfig)}
 	}

@@ -72,6 +72,7 @@ func newManifest(kind, short string, make func(manifests.PodOptions) (runtime.Ob
 // runOptions are those that were given: the others are the program's own.
 func runOptions(cmd *cobra.Command, c steps.Options) manifests.RunOptions {
 	var o manifests.RunOptions
+	o.RequireSignature = c.RequireSignature
 	if cmd.Flags().Changed("on-failure") {
 		o.OnFailure = string(c.OnFailure)
 	}
