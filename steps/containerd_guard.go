@@ -178,6 +178,15 @@ const (
 	lossPause = 2 * time.Second
 )
 
+// asksAtOnce is how many shims are asked at once: each answer is a run of runc, of
+// which a slow machine may do one only in the time that containerd waits.
+func asksAtOnce(look int) int {
+	if look == 0 {
+		return 4
+	}
+	return 1
+}
+
 // weighLosses tells what can be helped of what would be lost, by which change, and
 // what cannot, which it looks at again and again.
 func weighLosses(ctx context.Context, env Env, stateDir string) (helped []Change, hopeless []loss, err error) {
@@ -187,7 +196,7 @@ func weighLosses(ctx context.Context, env Env, stateDir string) (helped []Change
 				return nil, nil, err
 			}
 		}
-		losses, err := findLosses(ctx, env, stateDir)
+		losses, err := findLosses(ctx, env, stateDir, asksAtOnce(look))
 		if err != nil {
 			return nil, nil, err
 		}

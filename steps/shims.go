@@ -147,7 +147,7 @@ type loss struct {
 
 // findLosses asks each shim what the starting containerd will ask it. It needs
 // no containerd and changes nothing.
-func findLosses(ctx context.Context, env Env, stateDir string) ([]loss, error) {
+func findLosses(ctx context.Context, env Env, stateDir string, atOnce int) ([]loss, error) {
 	shims, err := listShims(env.Host.FS, stateDir)
 	if err != nil {
 		return nil, fmt.Errorf("list the shims: %w", err)
@@ -157,7 +157,7 @@ func findLosses(ctx context.Context, env Env, stateDir string) ([]loss, error) {
 		losses []loss
 	)
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(4) // each answer is a run of runc
+	group.SetLimit(atOnce)
 	for _, s := range shims {
 		group.Go(func() error {
 			l, err := askShim(ctx, env, stateDir, s)

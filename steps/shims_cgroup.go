@@ -159,8 +159,8 @@ func (r remedy) apply(env Env) error {
 // may answer late. Nothing of it lasts or has to be undone: the processes are
 // where their container was made.
 func preventLosses(ctx context.Context, env Env, stateDir string) ([]loss, error) {
-	for range lossLooks - 1 {
-		losses, err := findLosses(ctx, env, stateDir)
+	for look := range lossLooks - 1 {
+		losses, err := findLosses(ctx, env, stateDir, asksAtOnce(look))
 		if err != nil || len(losses) == 0 {
 			return nil, err
 		}
@@ -171,7 +171,7 @@ func preventLosses(ctx context.Context, env Env, stateDir string) ([]loss, error
 			return nil, err
 		}
 	}
-	return findLosses(ctx, env, stateDir)
+	return findLosses(ctx, env, stateDir, asksAtOnce(lossLooks))
 }
 
 // helpLosses does what can be done for each, and tells whether that was anything.

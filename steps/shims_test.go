@@ -162,7 +162,7 @@ func TestShimsOfWhatDoesNotRunAreIgnored(t *testing.T) {
 	if state := n.check(); state.Phase != Needed {
 		t.Errorf("check: %+v", state)
 	}
-	losses, err := findLosses(t.Context(), n.env, defaultStateDir)
+	losses, err := findLosses(t.Context(), n.env, defaultStateDir, 1)
 	if err != nil || len(losses) != 0 {
 		t.Errorf("losses: %+v %v", losses, err)
 	}
