@@ -78,7 +78,8 @@
 // fit together is refused: see CheckVersions. The same input gives the same
 // digest. BuildSet does it for several architectures at once.
 //
-// WriteArchive packs a bundle with an upgrader as a container image from
-// scratch, in an archive that "ctr -n k8s.io images import" takes. One layer a
-// component: what did not change is not transferred again.
+// Pack makes a container image of a bundle and an upgrader, from scratch, or an
+// index of images for several architectures. One layer a component: what did not
+// change is not transferred again. Package oci writes it to an archive that
+// "ctr -n k8s.io images import" takes, or carries it elsewhere.
 package image

@@ -4,6 +4,7 @@ import (
 	"debug/elf"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 )
 
@@ -45,3 +46,18 @@ func checkELF(r io.ReaderAt, goarch string) error {
 }
 
 func foreign(goarch string) bool { return goarch != runtime.GOARCH }
+
+// Architecture is what an executable is for, as GOARCH spells it.
+func Architecture(exe string) (string, error) {
+	f, err := os.Open(exe)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	for _, arch := range []string{"amd64", "arm64", "ppc64le", "s390x", "riscv64"} {
+		if err = checkELF(f, arch); err == nil {
+			return arch, nil
+		}
+	}
+	return "", fmt.Errorf("%s: not an executable for a known architecture: %w", exe, err)
+}

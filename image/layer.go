@@ -3,7 +3,6 @@ package image
 import (
 	"bytes"
 	"cmp"
-	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -12,12 +11,13 @@ import (
 	"hash"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/node-upgrader/node-upgrader/image/oci"
 )
 
 // fileLayer is a layer that lies ready in a file. go-containerregistry's own
@@ -27,7 +27,7 @@ type fileLayer struct {
 	file         string
 	digest, diff v1.Hash
 	size         int64
-	gzip         bool
+	compression  Compression
 }
 
 func (l *fileLayer) Digest() (v1.Hash, error)           { return l.digest, nil }
@@ -35,33 +35,24 @@ func (l *fileLayer) DiffID() (v1.Hash, error)           { return l.diff, nil }
 func (l *fileLayer) Size() (int64, error)               { return l.size, nil }
 func (l *fileLayer) Compressed() (io.ReadCloser, error) { return os.Open(l.file) }
 
-func (l *fileLayer) MediaType() (types.MediaType, error) {
-	if l.gzip {
-		return types.OCILayer, nil
-	}
-	return types.OCIUncompressedLayer, nil
-}
+func (l *fileLayer) MediaType() (types.MediaType, error) { return l.compression.mediaType(), nil }
 
 func (l *fileLayer) Uncompressed() (io.ReadCloser, error) {
 	f, err := os.Open(l.file)
-	if err != nil || !l.gzip {
-		return f, err
-	}
-	z, err := gzip.NewReader(f)
 	if err != nil {
-		_ = f.Close()
 		return nil, err
 	}
-	return struct {
-		io.Reader
-		io.Closer
-	}{z, f}, nil
+	r, err := l.compression.reader(f)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return r, nil
 }
 
 // plan is a layer to be.
 type plan struct {
-	what    string
-	entries []entry
+	what  string
+	files []oci.TarFile
 }
 
 // plans puts what changes least often first: containerd shares unpacked layers
@@ -79,9 +70,9 @@ func plans(b *Bundle, exe *upgraderFile, manifest []byte, count *meter) []plan {
 	for _, name := range names {
 		p := plan{what: name + " " + b.Version(name)}
 		for _, f := range b.ComponentFiles(name) {
-			p.entries = append(p.entries, entry{
-				"bundle/" + f.Path, int64(f.Mode), f.Size,
-				func(ctx context.Context) (io.ReadCloser, error) {
+			p.files = append(p.files, oci.TarFile{
+				Name: "bundle/" + f.Path, Mode: int64(f.Mode), Size: f.Size,
+				Open: func(ctx context.Context) (io.ReadCloser, error) {
 					src, err := b.OpenFile(f)
 					if err != nil {
 						return nil, err
@@ -92,19 +83,19 @@ func plans(b *Bundle, exe *upgraderFile, manifest []byte, count *meter) []plan {
 		}
 		all = append(all, p)
 	}
-	upgrader := entry{"upgrader", 0o755, exe.size(), func(ctx context.Context) (io.ReadCloser, error) {
+	upgrader := oci.TarFile{Name: "upgrader", Mode: 0o755, Size: exe.size(), Open: func(ctx context.Context) (io.ReadCloser, error) {
 		return io.NopCloser(&countingReader{ctx, io.NewSectionReader(exe.File, 0, exe.size()), count}), nil
 	}}
-	list := entry{"bundle/" + ManifestName, 0o644, int64(len(manifest)), func(context.Context) (io.ReadCloser, error) {
+	list := oci.TarFile{Name: "bundle/" + ManifestName, Mode: 0o644, Size: int64(len(manifest)), Open: func(context.Context) (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(manifest)), nil
 	}}
-	root := []entry{list}
+	root := []oci.TarFile{list}
 	if sig := b.signature; sig != nil {
-		root = append(root, entry{"bundle/" + SignatureName, 0o644, int64(len(sig)), func(context.Context) (io.ReadCloser, error) {
+		root = append(root, oci.TarFile{Name: "bundle/" + SignatureName, Mode: 0o644, Size: int64(len(sig)), Open: func(context.Context) (io.ReadCloser, error) {
 			return io.NopCloser(bytes.NewReader(sig)), nil
 		}})
 	}
-	return append(all, plan{"upgrader", []entry{upgrader}}, plan{"manifest " + b.Digest, root})
+	return append(all, plan{"upgrader", []oci.TarFile{upgrader}}, plan{"manifest " + b.Digest, root})
 }
 
 type readCloser struct {
@@ -112,28 +103,26 @@ type readCloser struct {
 	io.Closer
 }
 
-// writeLayers writes all layers into dir.
-func writeLayers(ctx context.Context, o ArchiveOptions, exe *upgraderFile, dir string) ([]*fileLayer, error) {
-	manifest, err := readManifest(o.Bundle.Dir)
+// startLayers starts to write the layers of one architecture into dir, whose
+// files' names get a prefix. They are ready when g is.
+func startLayers(ctx context.Context, g *errgroup.Group, p part, c Compression, prefix string, count *meter) ([]*fileLayer, error) {
+	manifest, err := readManifest(p.Dir)
 	if err != nil {
 		return nil, err
 	}
-	if digestOf(manifest) != o.Bundle.Digest {
+	if digestOf(manifest) != p.Digest {
 		return nil, badFile(ManifestName, "changed since the bundle was opened")
 	}
-	count := newMeter(o.Bundle.Manifest.size()+exe.size(), o.Progress)
-	all := plans(o.Bundle, exe, manifest, count)
+	all := plans(p.Bundle, p.exe, manifest, count)
 	layers := make([]*fileLayer, len(all))
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(workers())
-	for i, p := range all {
-		layers[i] = &fileLayer{what: p.what, file: filepath.Join(dir, fmt.Sprint("layer-", i)), gzip: o.Gzip}
-		g.Go(func() error { return layers[i].write(ctx, p.entries) })
+	for i, plan := range all {
+		layers[i] = &fileLayer{what: plan.what, file: fmt.Sprint(prefix, i), compression: c}
+		g.Go(func() error { return layers[i].write(ctx, plan.files) })
 	}
-	return layers, g.Wait()
+	return layers, nil
 }
 
-func (l *fileLayer) write(ctx context.Context, entries []entry) (err error) {
+func (l *fileLayer) write(ctx context.Context, files []oci.TarFile) (err error) {
 	f, err := os.Create(l.file)
 	if err != nil {
 		return err
@@ -141,19 +130,19 @@ func (l *fileLayer) write(ctx context.Context, entries []entry) (err error) {
 	defer func() { err = errors.Join(err, f.Close()) }()
 	packed := sha256.New()
 	out := &countingWriter{w: io.MultiWriter(f, packed)}
-	if !l.gzip {
-		if err := writeTar(ctx, out, entries); err != nil {
+	if l.compression == None {
+		if err := oci.WriteTar(ctx, out, files); err != nil {
 			return err
 		}
 		l.digest, l.diff, l.size = hashOf(packed), hashOf(packed), out.n
 		return nil
 	}
 	bare := sha256.New()
-	z := gzip.NewWriter(out)
-	if err := writeTar(ctx, io.MultiWriter(z, bare), entries); err != nil {
+	z, err := l.compression.writer(out)
+	if err != nil {
 		return err
 	}
-	if err := z.Close(); err != nil {
+	if err := errors.Join(oci.WriteTar(ctx, io.MultiWriter(z, bare), files), z.Close()); err != nil {
 		return err
 	}
 	l.digest, l.diff, l.size = hashOf(packed), hashOf(bare), out.n

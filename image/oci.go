@@ -2,118 +2,199 @@ package image
 
 import (
 	"context"
+	"debug/buildinfo"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/node-upgrader/node-upgrader/image/oci"
 )
 
-// ArchiveOptions say what is packed.
-type ArchiveOptions struct {
+// Part is what an image has for one architecture.
+type Part struct {
 	Bundle   *Bundle
 	Upgrader string // path of the executable for the bundle's architecture
-	Ref      string // the image's full name: registry/repository:tag
-	Out      string // the archive, replaced if it is there
-	// Gzip compresses the layers at compress/gzip's default level (6), for
-	// registries. Without it the archive is made and imported much faster.
-	Gzip     bool
+}
+
+// PackOptions say what is packed.
+type PackOptions struct {
+	Parts       []Part // one an architecture, all of one version of Kubernetes
+	Compression Compression
+	Created     time.Time // as the labels say it; zero: 1970
+	Revision    string    // the source's commit; "": what Go has put into the upgrader
+	// Temp is a directory for the layers, which need the image's size there.
+	Temp     string
 	Progress func(done, total int64)
 }
 
-// DigestLabel is the image's label with the bundle's digest.
-const DigestLabel = "io.github.node-upgrader.bundle.digest"
+// Packed is an image whose layers lie ready in temporary files.
+type Packed struct {
+	// Manifest is an image for one architecture, an index for several.
+	Manifest oci.Manifest
+	Digest   string // of Manifest
+	dir      string
+}
 
-// WriteArchive packs /upgrader and /bundle as an image from scratch, in a tar of
-// an OCI layout that "ctr -n k8s.io images import" imports as Ref. One layer a
-// component; the same input gives the same bytes (with Gzip: by the same Go
-// version). It returns the image manifest's digest.
+// Close removes the temporary files.
+func (p *Packed) Close() error { return os.RemoveAll(p.dir) }
+
+// Pack makes an image from scratch of /upgrader and /bundle, one layer a
+// component. The same input gives the same digest. It is written, or pushed,
+// with package oci; Close it then.
 //
-// Every file is hashed on its way: a wrong one is a *BadBundleError. Out is
-// complete or as it was before, though not fsynced. Beside it, in a temporary
-// directory, the archive's size is needed three times.
-func WriteArchive(ctx context.Context, o ArchiveOptions) (digest string, err error) {
-	digest, err = writeArchive(ctx, o)
+// Every file is hashed on its way: a wrong one is a *BadBundleError.
+func Pack(ctx context.Context, o PackOptions) (*Packed, error) {
+	p, err := pack(ctx, o)
 	if err != nil {
-		return "", fmt.Errorf("write image archive: %w", err)
+		return nil, fmt.Errorf("pack image: %w", err)
 	}
-	return digest, nil
+	return p, nil
 }
 
-func writeArchive(ctx context.Context, o ArchiveOptions) (digest string, err error) {
-	tag, err := name.NewTag(o.Ref, name.StrictValidation)
-	if err != nil {
-		return "", fmt.Errorf("image name %q is not registry/repository:tag: %w", o.Ref, err)
-	}
-	exe, err := openUpgrader(o.Upgrader)
-	if err != nil {
-		return "", err
-	}
-	defer exe.Close()
-	arch := o.Bundle.Manifest.Architecture
-	if err := checkELF(exe, arch); err != nil {
-		return "", fmt.Errorf("the upgrader: %w", err)
-	}
-	if _, err := open(o.Bundle.Dir, arch); err != nil {
-		return "", err
-	}
-	tmp, err := os.MkdirTemp(filepath.Dir(o.Out), ".image-")
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
-
-	layers, err := writeLayers(ctx, o, exe, tmp)
-	if err != nil {
-		return "", err
-	}
-	img, err := assembleImage(o.Bundle, layers)
-	if err != nil {
-		return "", err
-	}
-	dir := filepath.Join(tmp, "layout")
-	path, err := layout.Write(dir, empty.Index)
-	if err != nil {
-		return "", err
-	}
-	err = path.AppendImage(img,
-		layout.WithPlatform(v1.Platform{OS: "linux", Architecture: arch}),
-		// containerd takes the full name from its own annotation; the
-		// standard's is for the tag.
-		layout.WithAnnotations(map[string]string{
-			"io.containerd.image.name":          o.Ref,
-			"org.opencontainers.image.ref.name": tag.TagStr(),
-		}))
-	if err != nil {
-		return "", err
-	}
-	archive := filepath.Join(tmp, "archive")
-	if err := tarLayout(ctx, dir, archive); err != nil {
-		return "", err
-	}
-	if err := os.Rename(archive, o.Out); err != nil {
-		return "", err
-	}
-	hash, err := img.Digest()
-	return hash.String(), err
+// part is a Part that was found good.
+type part struct {
+	*Bundle
+	exe *upgraderFile
 }
 
-func assembleImage(b *Bundle, layers []*fileLayer) (v1.Image, error) {
-	epoch := v1.Time{Time: time.Unix(0, 0).UTC()}
+func pack(ctx context.Context, o PackOptions) (_ *Packed, err error) {
+	parts, err := openParts(o.Parts)
+	defer closeParts(parts)
+	if err != nil {
+		return nil, err
+	}
+	if o.Created.IsZero() {
+		o.Created = time.Unix(0, 0)
+	}
+	dir, err := os.MkdirTemp(o.Temp, ".image-")
+	if err != nil {
+		return nil, err
+	}
+	packed := &Packed{dir: dir}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, packed.Close())
+		}
+	}()
+	images, err := packParts(ctx, o, parts, dir)
+	if err != nil {
+		return nil, err
+	}
+	if packed.Manifest, err = join(o, parts, images); err != nil {
+		return nil, err
+	}
+	digest, err := packed.Manifest.Digest()
+	packed.Digest = digest.String()
+	return packed, err
+}
+
+// packParts packs all architectures' layers side by side.
+func packParts(ctx context.Context, o PackOptions, parts []part, dir string) ([]v1.Image, error) {
+	var total int64
+	for _, p := range parts {
+		total += p.Manifest.size() + p.exe.size()
+	}
+	count := newMeter(total, o.Progress)
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(workers())
+	all := make([][]*fileLayer, len(parts))
+	var err error
+	for i, p := range parts {
+		prefix := filepath.Join(dir, p.Manifest.Architecture+"-")
+		if all[i], err = startLayers(gctx, g, p, o.Compression, prefix, count); err != nil {
+			break
+		}
+	}
+	if err := errors.Join(g.Wait(), err); err != nil {
+		return nil, err
+	}
+	images := make([]v1.Image, len(parts))
+	for i, p := range parts {
+		if images[i], err = assembleImage(o, p, all[i]); err != nil {
+			return nil, err
+		}
+	}
+	return images, nil
+}
+
+// openParts sorts the parts by architecture and checks them.
+func openParts(list []Part) (parts []part, err error) {
+	if len(list) == 0 {
+		return nil, errors.New("no bundle")
+	}
+	list = slices.Clone(list)
+	slices.SortFunc(list, func(a, b Part) int {
+		return strings.Compare(a.Bundle.Manifest.Architecture, b.Bundle.Manifest.Architecture)
+	})
+	first := list[0].Bundle.Manifest
+	for i, p := range list {
+		m := p.Bundle.Manifest
+		if i > 0 && m.Architecture == list[i-1].Bundle.Manifest.Architecture {
+			return parts, fmt.Errorf("two bundles for %s: %s and %s", m.Architecture, list[i-1].Bundle.Dir, p.Bundle.Dir)
+		}
+		if m.KubernetesVersion != first.KubernetesVersion {
+			return parts, fmt.Errorf("the bundle for %s has Kubernetes %s, the one for %s has %s: an image is of one version",
+				first.Architecture, first.KubernetesVersion, m.Architecture, m.KubernetesVersion)
+		}
+		exe, err := openUpgrader(p.Upgrader)
+		if err != nil {
+			return parts, err
+		}
+		parts = append(parts, part{p.Bundle, exe})
+		if err := checkELF(exe, m.Architecture); err != nil {
+			return parts, fmt.Errorf("the upgrader %s: %w", p.Upgrader, err)
+		}
+		if _, err := open(p.Bundle.Dir, m.Architecture); err != nil {
+			return parts, err
+		}
+	}
+	return parts, nil
+}
+
+func closeParts(parts []part) {
+	for _, p := range parts {
+		_ = p.exe.Close()
+	}
+}
+
+// join makes one image of those of the architectures.
+func join(o PackOptions, parts []part, images []v1.Image) (oci.Manifest, error) {
+	if len(images) == 1 {
+		return images[0], nil
+	}
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for i, img := range images {
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{
+			Platform: &v1.Platform{OS: "linux", Architecture: parts[i].Manifest.Architecture},
+		}})
+	}
+	annotated, ok := mutate.Annotations(index, labels(o, parts[0])).(v1.ImageIndex)
+	if !ok {
+		return nil, errors.New("annotate the index")
+	}
+	return annotated, nil
+}
+
+func assembleImage(o PackOptions, p part, layers []*fileLayer) (v1.Image, error) {
+	created := v1.Time{Time: o.Created.UTC()}
 	img := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
 	img = mutate.ConfigMediaType(img, types.OCIConfigJSON)
 	for _, l := range layers {
 		var err error
 		img, err = mutate.Append(img, mutate.Addendum{
-			Layer:   l,
-			History: v1.History{Created: epoch, CreatedBy: l.what},
+			Layer:     l,
+			MediaType: l.compression.mediaType(),
+			History:   v1.History{Created: created, CreatedBy: l.what},
 		})
 		if err != nil {
 			return nil, err
@@ -124,19 +205,44 @@ func assembleImage(b *Bundle, layers []*fileLayer) (v1.Image, error) {
 		return nil, err
 	}
 	config = config.DeepCopy()
-	config.Created = epoch
-	config.OS, config.Architecture = "linux", b.Manifest.Architecture
+	config.Created = created
+	config.OS, config.Architecture = "linux", p.Manifest.Architecture
+	own := labels(o, p)
+	own[DigestLabel] = p.Digest
 	config.Config = v1.Config{
 		Entrypoint: []string{"/upgrader"},
+		User:       "0:0", // entering the host's namespaces takes root
 		WorkingDir: "/",
-		Labels: map[string]string{
-			"org.opencontainers.image.title":       "node-upgrader",
-			"org.opencontainers.image.description": "Upgrades the Kubernetes components of the node it runs on, in place",
-			"org.opencontainers.image.licenses":    "Apache-2.0",
-			"org.opencontainers.image.source":      "https://github.com/node-upgrader/node-upgrader",
-			"org.opencontainers.image.version":     b.Manifest.KubernetesVersion,
-			DigestLabel:                            b.Digest,
-		},
+		Labels:     own,
 	}
-	return mutate.ConfigFile(img, config)
+	if img, err = mutate.ConfigFile(img, config); err != nil {
+		return nil, err
+	}
+	annotated, ok := mutate.Annotations(img, own).(v1.Image)
+	if !ok {
+		return nil, errors.New("annotate the image")
+	}
+	return annotated, nil
+}
+
+// revision is the commit that an executable was built from, as Go's build
+// information has it; "" where it has none.
+func revision(exe *upgraderFile) string {
+	info, err := buildinfo.Read(exe)
+	if err != nil {
+		return ""
+	}
+	var commit, modified string
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			commit = s.Value
+		case "vcs.modified":
+			modified = s.Value
+		}
+	}
+	if commit != "" && modified == "true" {
+		commit += "-dirty"
+	}
+	return commit
 }

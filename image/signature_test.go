@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
 	"github.com/node-upgrader/node-upgrader/image/trust"
@@ -173,12 +174,13 @@ func TestSignatureTravels(t *testing.T) {
 	if got := mode(t, filepath.Join(b.Dir, SignatureName)); got != 0o644 {
 		t.Errorf("mode %v", got)
 	}
-	archive := ArchiveOptions{Bundle: b, Upgrader: elfUpgrader(t), Ref: "example.org/u:v1.36.3", Out: filepath.Join(t.TempDir(), "a.tar")}
-	digest, err := WriteArchive(t.Context(), archive)
-	if err != nil {
-		t.Fatal(err)
+	archive := filepath.Join(t.TempDir(), "a.tar")
+	packTo(t, archive, PackOptions{Parts: []Part{{b, elfUpgrader(t)}}, Compression: Gzip})
+	img, ok := find(t, archive).Manifest.(v1.Image)
+	if !ok {
+		t.Fatal("no image")
 	}
-	flat := mutate.Extract(readArchive(t, archive.Out, archive.Ref, digest))
+	flat := mutate.Extract(img)
 	defer flat.Close()
 	for r := tar.NewReader(flat); ; {
 		h, err := r.Next()

@@ -113,8 +113,8 @@ func refused(t *testing.T, dir, file, reason string, contents bool) {
 		check("Verify", b.Verify(context.Background(), nil))
 		_, err = Stage(context.Background(), b, o)
 		check("Stage", err)
-		_, err = WriteArchive(context.Background(), ArchiveOptions{Bundle: b, Upgrader: os.Args[0], Ref: "example.org/u:v1", Out: filepath.Join(store, "a.tar")})
-		check("WriteArchive", err)
+		_, err = Pack(context.Background(), PackOptions{Parts: []Part{{b, os.Args[0]}}, Temp: store})
+		check("Pack", err)
 	}
 	if diff := cmp.Diff([]string(nil), names(t, store)); diff != "" {
 		t.Errorf("left in the store:\n%s", diff)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/node-upgrader/node-upgrader/image"
+	"github.com/node-upgrader/node-upgrader/image/oci"
 	"github.com/node-upgrader/node-upgrader/image/trust"
 )
 
@@ -123,6 +124,8 @@ func Hints(err error) []string {
 				add(b.Hint)
 			}
 		case *image.BadBundleError:
+			add(e.Hint)
+		case *oci.Error:
 			add(e.Hint)
 		case *trust.KeyError:
 			add(e.Hint)

@@ -83,7 +83,7 @@ func newBundleInspect() *cobra.Command {
 			if output != "text" && output != "json" && output != "images" {
 				return &steps.UsageError{Reason: fmt.Sprintf("--output %q: want text, json or images", output)}
 			}
-			b, err := image.Open(args[0])
+			b, err := image.OpenAny(args[0])
 			if err != nil {
 				return err
 			}
@@ -116,36 +116,4 @@ func printBundle(w io.Writer, output string, b *image.Bundle) error {
 		fmt.Fprintf(t, "%s\t%.1f MiB\t%s\t%s\n", f.Path, float64(f.Size)/(1<<20), f.SHA256[:12], f.Place)
 	}
 	return t.Flush()
-}
-
-func newBundleImage() *cobra.Command {
-	var o image.ArchiveOptions
-	var dir string
-	cmd := &cobra.Command{
-		Use: "image --bundle DIR --ref NAME --out FILE", Short: "Write the container image, upgrader and bundle, as an OCI archive",
-		Long: `Write the container image as an OCI archive: FROM scratch, /upgrader and /bundle,
-one layer a component. No Docker is needed. Import it with
-` + "`ctr -n k8s.io images import FILE`" + `, or copy it to a registry.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if dir == "" || o.Ref == "" || o.Out == "" {
-				return &steps.UsageError{Reason: "bundle image: --bundle DIR, --ref NAME and --out FILE are needed"}
-			}
-			b, err := image.Open(dir)
-			if err != nil {
-				return err
-			}
-			o.Bundle = b
-			digest, err := image.WriteArchive(cmd.Context(), o)
-			if err != nil {
-				return err
-			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), digest)
-			return err
-		},
-	}
-	cmd.Flags().StringVar(&dir, "bundle", "", "directory of the bundle")
-	cmd.Flags().StringVar(&o.Upgrader, "upgrader", "/proc/self/exe", "static upgrader binary of the image")
-	cmd.Flags().StringVar(&o.Ref, "ref", "", "full name of the image, with tag")
-	cmd.Flags().StringVar(&o.Out, "out", "", "file to write")
-	return cmd
 }

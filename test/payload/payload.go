@@ -66,7 +66,8 @@ func Make(ctx context.Context, set, dir string, progress io.Writer) (Payload, er
 // a file.
 func (p *Payload) Pack(ctx context.Context, ref, file string) error {
 	p.Ref, p.Image = ref, file
-	_, err := output(ctx, "", p.Upgrader, "bundle", "image", "--bundle", p.Bundle, "--upgrader", p.Upgrader, "--ref", ref, "--out", file)
+	_, err := output(ctx, "", p.Upgrader, "bundle", "image", "--bundle", p.Bundle, "--upgrader", p.Upgrader, "--ref", ref,
+		"--compression", "none", "--out", file) // it is read once, on this machine
 	return err
 }
 
