@@ -19,7 +19,7 @@ func newBundle() *cobra.Command {
 		Use: "bundle", GroupID: "make", Short: "Build, sign, inspect and verify a bundle: what is installed on nodes",
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBundleBuild(), newBundleVerify(), newBundleSign(), newBundleKeygen(), newBundleInspect(), newBundleImage())
+	cmd.AddCommand(newBundleBuild(), newBundleVerify(), newBundleSign(), newBundleKeygen(), newBundleSBOM(), newBundleInspect(), newBundleImage())
 	return cmd
 }
 
