@@ -12,6 +12,19 @@ import (
 // Architectures are all that a bundle may be for, as GOARCH spells them.
 func Architectures() []string { return []string{"amd64", "arm64", "ppc64le", "riscv64", "s390x"} }
 
+// BuildAll makes one bundle, which is out itself, or a set of them.
+func BuildAll(ctx context.Context, out string, each []BuildOptions) ([]*Bundle, error) {
+	if len(each) != 1 {
+		return BuildSet(ctx, out, each)
+	}
+	each[0].Out = out
+	b, err := Build(ctx, each[0])
+	if err != nil {
+		return nil, err
+	}
+	return []*Bundle{b}, nil
+}
+
 // BuildSet makes bundles for several architectures, each in a directory of its
 // name in out. Their own Out is not used. out is complete or as it was before.
 func BuildSet(ctx context.Context, out string, each []BuildOptions) ([]*Bundle, error) {

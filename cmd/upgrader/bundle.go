@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"runtime"
-	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -21,58 +19,6 @@ func newBundle() *cobra.Command {
 	}
 	cmd.AddCommand(newBundleBuild(), newBundleVerify(), newBundleSign(), newBundleKeygen(), newBundleSBOM(), newBundleInspect(), newBundleImage())
 	return cmd
-}
-
-func newBundleBuild() *cobra.Command {
-	var o image.BuildOptions
-	var versions []string
-	var images imageFlags
-	cmd := &cobra.Command{
-		Use: "build --from DIR --out DIR", Short: "Make a bundle from a directory of components",
-		Long: `Make a bundle from a directory of components:
-
-  DIR/bin/{containerd,containerd-shim-runc-v2,ctr,runc,kubeadm,kubelet,kubectl}
-  DIR/cni/{bridge,host-local,loopback,portmap,…}
-
-Versions are asked from the binaries themselves. The same input gives the same
-digest. Nothing is left in --out when the build fails.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.From == "" || o.Out == "" {
-				return &steps.UsageError{Reason: "bundle build: --from DIR and --out DIR are needed"}
-			}
-			var err error
-			if o.Versions, err = parseVersions(versions); err != nil {
-				return err
-			}
-			if o.Images, err = images.validate(); err != nil {
-				return err
-			}
-			b, err := image.Build(cmd.Context(), o)
-			if err != nil {
-				return err
-			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), b.Digest)
-			return err
-		},
-	}
-	cmd.Flags().StringVar(&o.From, "from", "", "directory with the components")
-	cmd.Flags().StringVar(&o.Out, "out", "", "directory to make; one that holds a bundle is replaced")
-	cmd.Flags().StringVar(&o.Architecture, "arch", runtime.GOARCH, "architecture of the components")
-	cmd.Flags().StringArrayVar(&versions, "version", nil, "component=version, where a binary cannot be asked")
-	images.bind(cmd.Flags())
-	return cmd
-}
-
-func parseVersions(list []string) (map[string]string, error) {
-	versions := map[string]string{}
-	for _, item := range list {
-		name, v, ok := strings.Cut(item, "=")
-		if !ok || name == "" || v == "" {
-			return nil, &steps.UsageError{Reason: fmt.Sprintf("--version %q: want component=version", item)}
-		}
-		versions[name] = v
-	}
-	return versions, nil
 }
 
 func newBundleInspect() *cobra.Command {

@@ -169,7 +169,7 @@ func (s *screen) show(r slog.Record, v map[string]slog.Value, shown []slog.Attr)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.Message == "progress" {
-		s.progress(v)
+		s.progress(r, v)
 		return nil
 	}
 	if r.Level < slog.LevelInfo || v["event"].String() == eventOutcome {

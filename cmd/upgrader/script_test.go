@@ -1,13 +1,23 @@
 package main
 
 import (
+	"bytes"
+	"debug/elf"
+	"errors"
+	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/node-upgrader/node-upgrader/image/imagetest"
 	"github.com/node-upgrader/node-upgrader/manifests"
 	"github.com/node-upgrader/node-upgrader/steps"
 )
@@ -19,11 +29,42 @@ func TestMain(m *testing.M) {
 // The scripts run the real main: what a user types, and what he sees.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
-		Dir: "../../testdata/script",
+		Dir:   "../../testdata/script",
+		Setup: releases,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits,
 		},
 	})
+}
+
+// releases serves two releases of each project as a mirror would, at $MIRROR, and
+// gives the script programs of its own: kubelet and runc in $PROGRAMS.
+func releases(env *testscript.Env) error {
+	files := map[string][]byte{}
+	for _, r := range []imagetest.Release{
+		{Kubernetes: "v1.36.3", Containerd: "v2.3.7", Runc: "v1.4.3", CNIPlugins: "v1.9.1"},
+		{Kubernetes: "v1.36.4", Containerd: "v2.3.7", Runc: "v1.4.3", CNIPlugins: "v1.9.1"},
+	} {
+		maps.Copy(files, r.Files())
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		data, ok := files[strings.TrimPrefix(r.URL.Path, "/")]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
+	}))
+	env.Defer(server.Close)
+	programs := filepath.Join(env.WorkDir, ".programs")
+	env.Setenv("MIRROR", server.URL)
+	env.Setenv("PROGRAMS", programs)
+	env.Setenv("XDG_CACHE_HOME", filepath.Join(env.WorkDir, ".cache"))
+	return errors.Join(
+		os.Mkdir(programs, 0o755),
+		os.WriteFile(filepath.Join(programs, "kubelet"), imagetest.Program(elf.EM_X86_64, "Kubernetes v1.36.3\n"), 0o755), //nolint:gosec // a program
+		os.WriteFile(filepath.Join(programs, "runc"), imagetest.Program(elf.EM_X86_64, "runc version 1.5.2\n"), 0o755),    //nolint:gosec // a program
+	)
 }
 
 // exits CODE COMMAND…: the command has to end with this exit code.

@@ -41,8 +41,8 @@ func (s *screen) clear() {
 	}
 }
 
-// progress puts a bar into the status line.
-func (s *screen) progress(v map[string]slog.Value) {
+// progress puts a bar into the status line, also outside of a plan's steps.
+func (s *screen) progress(r slog.Record, v map[string]slog.Value) {
 	total := v["total"].Int64()
 	if !s.terminal || total <= 0 {
 		return
@@ -51,5 +51,8 @@ func (s *screen) progress(v map[string]slog.Value) {
 	done := v["done"].Int64()
 	full := int(width * done / total)
 	name, _, _ := strings.Cut(s.status, " ")
+	if _, planned := v["n"]; !planned && name != v["step"].String() {
+		name, s.since = v["step"].String(), r.Time
+	}
 	s.status = fmt.Sprintf("%s [%s%s] %d of %d MiB", name, strings.Repeat("█", full), strings.Repeat("·", width-full), done>>20, total>>20)
 }
