@@ -26,33 +26,37 @@ type packFlags struct {
 	out         string
 	compression string
 	revision    string
+	push        bool
+	registry    registryFlags
 }
 
 func newBundleImage() *cobra.Command {
 	var f packFlags
 	cmd := &cobra.Command{
-		Use: "image --bundle DIR --ref NAME --out FILE", Short: "Write the container image, upgrader and bundle, as an OCI archive or layout",
-		Long: `Write the container image: FROM scratch, /upgrader and /bundle, one layer a
+		Use: "image --bundle DIR --ref NAME --out FILE", Short: "Make the container image, upgrader and bundle: an OCI archive, a layout, or pushed",
+		Long: `Make the container image: FROM scratch, /upgrader and /bundle, one layer a
 component, so that registries and nodes share what did not change. No Docker is
 needed.
 
   --out FILE       an OCI archive, for ` + "`ctr -n k8s.io images import FILE`" + `
   --out oci:DIR    an OCI layout; other images in it stay
+  --push           to the registry of --ref, with the usual Docker credentials
 
 For several architectures give --bundle once for each, or a directory that holds
 one bundle for each, and an --upgrader for each: the image is then an index.
 
-The same input gives the same digest. The labels say that the image was made in
+The same input gives the same digest, which is printed; with --push as
+REPOSITORY@DIGEST. The labels say that the image was made in
 1970, or at the time in SOURCE_DATE_EPOCH.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if len(f.bundles) == 0 || f.ref == "" || f.out == "" {
-				return &steps.UsageError{Reason: "bundle image: --bundle DIR, --ref NAME and --out FILE are needed"}
+			if len(f.bundles) == 0 || f.ref == "" || f.out == "" && !f.push {
+				return &steps.UsageError{Reason: "bundle image: --bundle DIR, --ref NAME and --out FILE or --push are needed"}
 			}
-			digest, err := f.make(cmd.Context())
+			printed, err := f.make(cmd.Context())
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), digest)
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), printed)
 			return err
 		},
 	}
@@ -62,11 +66,14 @@ The same input gives the same digest. The labels say that the image was made in
 	fs.StringVar(&f.ref, "ref", "", "full name of the image, with tag")
 	fs.StringVar(&f.out, "out", "", "archive to write, or oci:DIR")
 	fs.StringVar(&f.compression, "compression", string(image.Zstd), "of the layers: zstd, gzip (for tools of before 2022), or none")
+	fs.BoolVar(&f.push, "push", false, "push the image to the registry of --ref")
+	f.registry.bind(fs)
 	fs.StringVar(&f.revision, "revision", "", "commit of the source, for the labels; by default what Go has put into the upgrader")
 	return cmd
 }
 
-func (f packFlags) make(ctx context.Context) (digest string, err error) {
+// make returns what is printed.
+func (f packFlags) make(ctx context.Context) (_ string, err error) {
 	tag, err := name.NewTag(f.ref, name.StrictValidation)
 	if err != nil {
 		return "", &steps.UsageError{Reason: fmt.Sprintf("--ref %q is not registry/repository:tag: %v", f.ref, err)}
@@ -76,21 +83,33 @@ func (f packFlags) make(ctx context.Context) (digest string, err error) {
 	if err != nil {
 		return "", err
 	}
+	registries, err := f.registry.open()
+	if err != nil {
+		return "", err
+	}
 	packed, err := image.Pack(ctx, o)
 	if err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, packed.Close()) }()
 	all := []oci.Artifact{{Tag: tag.TagStr(), Name: f.ref, Manifest: packed.Manifest}}
-	write := oci.WriteArchive
-	if out.Layout {
-		write = oci.WriteLayout
+	switch {
+	case out.Layout:
+		err = oci.WriteLayout(ctx, out.Path, all, nil)
+	case out.Path != "":
+		err = oci.WriteArchive(ctx, out.Path, all, nil)
 	}
-	return packed.Digest, write(ctx, out.Path, all, nil)
+	if err != nil || !f.push {
+		return packed.Digest, err
+	}
+	return tag.Context().Name() + "@" + packed.Digest, registries.Push(ctx, tag.Context(), all...)
 }
 
 // place is where to: --out is never a registry.
 func (f packFlags) place() oci.Place {
+	if f.out == "" {
+		return oci.Place{}
+	}
 	out, err := oci.ParsePlace(f.out)
 	if err != nil || out.Path == "" {
 		return oci.Place{Path: f.out}
@@ -106,7 +125,9 @@ func (f packFlags) options(out oci.Place) (o image.PackOptions, err error) {
 		return o, err
 	}
 	o.Revision = f.revision
-	o.Temp = filepath.Dir(filepath.Clean(out.Path))
+	if out.Path != "" { // where the image has to fit anyway
+		o.Temp = filepath.Dir(filepath.Clean(out.Path))
+	}
 	bundles, err := f.openBundles()
 	if err != nil {
 		return o, err

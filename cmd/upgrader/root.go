@@ -35,7 +35,7 @@ changed, 4 failed and rolled back, 5 failed and the rollback is incomplete.`,
 	})
 	root.AddGroup(&cobra.Group{ID: "node", Title: "The node:"}, &cobra.Group{ID: "step", Title: "One step each, in this order:"},
 		&cobra.Group{ID: "make", Title: "Making what is installed:"})
-	root.AddCommand(newPlan(), newRun(), newVerify(), newStatus(), newRollback(), newRecover(), newBundle(), newManifests(), newVersion())
+	root.AddCommand(newPlan(), newRun(), newVerify(), newStatus(), newRollback(), newRecover(), newBundle(), newMirror(), newManifests(), newVersion())
 	for _, step := range steps.Plan(steps.Options{}) {
 		root.AddCommand(newStep(step))
 	}
