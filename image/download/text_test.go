@@ -68,12 +68,17 @@ func TestAllowed(t *testing.T) {
 
 // No password gets into an error, which ends up in logs.
 func TestPassword(t *testing.T) {
-	s := serve(t, nil, status(404))
+	s := serve(t, nil, func(w http.ResponseWriter, r *http.Request, n int) bool {
+		if user, password, ok := r.BasicAuth(); !ok || user != "me" || password != "secret" {
+			return status(403)(w, r, n)
+		}
+		return status(404)(w, r, n)
+	})
 	f, _ := fetcher(t, Options{})
 	for _, host := range []string{s.Listener.Addr().String(), "127.0.0.1:1"} {
 		f.o.Attempts = 1
 		_, err := f.Fetch(t.Context(), []File{{"x", "http://me:secret@" + host + "/x", sumOf(nil)}})
-		if err == nil || strings.Contains(err.Error(), "secret") {
+		if err == nil || strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "403") {
 			t.Errorf("got %v", err)
 		}
 	}
