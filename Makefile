@@ -57,7 +57,7 @@ components: ## build the components of all versions into the cache
 
 e2e: ## the real node: pod's way, by hand, refusals
 	@echo "== throwaway nodes: hosts, then upgrades"
-	go run ./test/measure e2e 3600 -tags e2e -count=1 -timeout 80m -p 1 -parallel 2 -v ./steps ./test/host ./test/cluster ./test/uml ./test/e2e
+	go run ./test/measure e2e 3600 -tags e2e -count=1 -timeout 80m -p 1 -parallel 2 -v ./steps ./test/registry ./test/host ./test/cluster ./test/uml ./test/e2e
 
 e2e-vm: ## one whole upgrade on a kernel of its own: cgroup v2, systemd driver (half an hour)
 	go run ./test/measure e2e-vm 3600 -tags e2e,e2e_vm -count=1 -timeout 90m -run TestVirtualMachine -v ./test/e2e

@@ -152,8 +152,11 @@ func TestMirror(t *testing.T) {
 			slices.Sort(want)
 			dir := t.TempDir()
 			way := []Place{
-				source, {Path: filepath.Join(dir, "a.tar")}, {Path: filepath.Join(dir, "layout"), Layout: true},
-				to.place(t, "mirror/upgrader"), {Path: filepath.Join(dir, "b.tar")},
+				source,
+				{Path: filepath.Join(dir, "a.tar")},
+				{Path: filepath.Join(dir, "layout"), Layout: true},
+				to.place(t, "mirror/upgrader"),
+				{Path: filepath.Join(dir, "b.tar")},
 			}
 			way[3].Tag = "v1.36.3"
 			for i := range len(way) - 1 {
