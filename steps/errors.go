@@ -97,11 +97,12 @@ func ExitCode(err error) int {
 }
 
 // untrusted tells of what no step can mend: a bundle that is not what it should
-// be, or a key that cannot tell.
+// be, or a key or a signature that does not vouch for it.
 func untrusted(err error) bool {
 	var bad *image.BadBundleError
 	var key *trust.KeyError
-	return errors.As(err, &bad) || errors.As(err, &key)
+	var signature *trust.SignatureError
+	return errors.As(err, &bad) || errors.As(err, &key) || errors.As(err, &signature)
 }
 
 // Hints returns every hint in err once, outermost first; those of a rollback come
@@ -128,6 +129,8 @@ func Hints(err error) []string {
 		case *oci.Error:
 			add(e.Hint)
 		case *trust.KeyError:
+			add(e.Hint)
+		case *trust.SignatureError:
 			add(e.Hint)
 		case *OutcomeError:
 			add(e.Outcome.Hints...)

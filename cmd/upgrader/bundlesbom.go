@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"os"
-	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -25,7 +23,7 @@ give the same document; its time is SOURCE_DATE_EPOCH, or 1970.
 
 With --check FILE nothing is printed: the document in FILE has to be this one.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			created, err := sbomTime()
+			created, err := sourceDate()
 			if err != nil {
 				return err
 			}
@@ -66,17 +64,4 @@ func checkSBOM(file string, want []byte) error {
 		err = errors.New(file + ": the files are right, what it says of them is not, or its time is another")
 	}
 	return &steps.HintError{Err: err, Hint: "make it anew: upgrader bundle sbom"}
-}
-
-// sbomTime is SOURCE_DATE_EPOCH, of https://reproducible-builds.org.
-func sbomTime() (time.Time, error) {
-	text := os.Getenv("SOURCE_DATE_EPOCH")
-	if text == "" {
-		return time.Unix(0, 0), nil
-	}
-	seconds, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return time.Time{}, &steps.UsageError{Reason: "SOURCE_DATE_EPOCH is no number of seconds: " + text}
-	}
-	return time.Unix(seconds, 0), nil
 }

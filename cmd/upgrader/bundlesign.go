@@ -19,10 +19,15 @@ import (
 func newBundleVerify() *cobra.Command {
 	var key string
 	cmd := &cobra.Command{
-		Use: "verify [--key PUB] DIR", Short: "Hash every file of a bundle, and check who signed it", Args: cobra.ExactArgs(1),
-		Long: `Hash every file of a bundle and compare it with the manifest. With --key the
-bundle must have been signed by that key, or by one of those in the file.`,
+		Use: "verify [--key PUB] DIR|ARCHIVE", Short: "Hash every file of a bundle or an image, and check who signed it", Args: cobra.ExactArgs(1),
+		Long: `Hash every file of a bundle and compare it with the manifest. Of an image, as an
+OCI archive or layout, every blob is compared with its digest, and the files in it
+with its SBOM, where one is attached. With --key the bundle, or the image and its
+SBOM, must have been signed by that key, or by one of those in the file.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if isImage(args[0]) {
+				return verifyImage(cmd.Context(), cmd.OutOrStdout(), args[0], key)
+			}
 			b, err := image.OpenAny(args[0])
 			if err != nil {
 				return err

@@ -14,7 +14,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/node-upgrader/node-upgrader/image"
+	"github.com/node-upgrader/node-upgrader/image/attach"
 	"github.com/node-upgrader/node-upgrader/image/oci"
+	"github.com/node-upgrader/node-upgrader/image/sbom"
+	"github.com/node-upgrader/node-upgrader/image/trust"
 	"github.com/node-upgrader/node-upgrader/steps"
 )
 
@@ -28,6 +31,8 @@ type packFlags struct {
 	revision    string
 	push        bool
 	registry    registryFlags
+	signKey     string
+	sbom        bool
 }
 
 func newBundleImage() *cobra.Command {
@@ -69,6 +74,8 @@ REPOSITORY@DIGEST. The labels say that the image was made in
 	fs.BoolVar(&f.push, "push", false, "push the image to the registry of --ref")
 	f.registry.bind(fs)
 	fs.StringVar(&f.revision, "revision", "", "commit of the source, for the labels; by default what Go has put into the upgrader")
+	fs.StringVar(&f.signKey, "sign-key", "", "private key in PEM: the image is signed, as cosign finds it (see bundle sign)")
+	fs.BoolVar(&f.sbom, "sbom", false, "attach an SBOM for each architecture, as cosign finds it (see bundle sbom)")
 	return cmd
 }
 
@@ -87,12 +94,20 @@ func (f packFlags) make(ctx context.Context) (_ string, err error) {
 	if err != nil {
 		return "", err
 	}
+	attached, err := f.attachments(ctx, tag, o)
+	if err != nil {
+		return "", err
+	}
 	packed, err := image.Pack(ctx, o)
 	if err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, packed.Close()) }()
-	all := []oci.Artifact{{Tag: tag.TagStr(), Name: f.ref, Manifest: packed.Manifest}}
+	more, err := attach.To(packed.Manifest, attached)
+	if err != nil {
+		return "", err
+	}
+	all := append([]oci.Artifact{{Tag: tag.TagStr(), Name: f.ref, Manifest: packed.Manifest}}, more...)
 	switch {
 	case out.Layout:
 		err = oci.WriteLayout(ctx, out.Path, all, nil)
@@ -103,6 +118,28 @@ func (f packFlags) make(ctx context.Context) (_ string, err error) {
 		return packed.Digest, err
 	}
 	return tag.Context().Name() + "@" + packed.Digest, registries.Push(ctx, tag.Context(), all...)
+}
+
+// attachments are what the image gets beside it.
+func (f packFlags) attachments(ctx context.Context, tag name.Tag, o image.PackOptions) (attach.Options, error) {
+	a := attach.Options{Repository: tag.Context().Name(), SBOMs: map[string][]byte{}}
+	if f.signKey != "" {
+		var err error
+		if a.Signer, err = trust.LoadSigner(f.signKey, askPassword); err != nil {
+			return a, err
+		}
+	}
+	if !f.sbom {
+		return a, nil
+	}
+	for _, p := range o.Parts {
+		data, err := sbom.Make(ctx, sbom.Options{Bundle: p.Bundle, Upgrader: p.Upgrader, Created: o.Created})
+		if err != nil {
+			return a, err
+		}
+		a.SBOMs[p.Bundle.Manifest.Architecture] = data
+	}
+	return a, nil
 }
 
 // place is where to: --out is never a registry.
