@@ -93,3 +93,22 @@ func TestBarAndSpinner(t *testing.T) {
 		t.Errorf("a spinner after the step's end: %q", out.String())
 	}
 }
+
+// Outside of a plan's steps the bar has its own name, and the next one another.
+func TestBarOfItsOwn(t *testing.T) {
+	var out bytes.Buffer
+	s := &screen{w: &out, terminal: true, stop: make(chan struct{})}
+	log := slog.New(&logger{screen: s})
+	for _, name := range []string{"download", "bundle"} {
+		out.Reset()
+		progress(log, name)(100<<20, 200<<20)
+		s.draw()
+		if want := name + " [" + strings.Repeat("█", 15) + strings.Repeat("·", 15) + "] 100 of 200 MiB 0 s"; !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in %q", want, out.String())
+		}
+	}
+	log.Warn("cut, trying again")
+	if !strings.Contains(out.String(), "WARNING cut, trying again\n") {
+		t.Errorf("got %q", out.String())
+	}
+}

@@ -3,7 +3,10 @@ package main
 import (
 	"bytes"
 	"debug/elf"
+	"encoding/pem"
 	"errors"
+	"io"
+	"log"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -37,8 +40,9 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// releases serves two releases of each project as a mirror would, at $MIRROR, and
-// gives the script programs of its own: kubelet and runc in $PROGRAMS.
+// releases serves two releases of each project as a mirror would, at $MIRROR and
+// $HTTPS_MIRROR, for whose certificate $HTTPS_CA vouches, and gives the script
+// programs of its own: kubelet and runc in $PROGRAMS.
 func releases(env *testscript.Env) error {
 	files := map[string][]byte{}
 	for _, r := range []imagetest.Release{
@@ -47,21 +51,29 @@ func releases(env *testscript.Env) error {
 	} {
 		maps.Copy(files, r.Files())
 	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		data, ok := files[strings.TrimPrefix(r.URL.Path, "/")]
 		if !ok {
 			http.NotFound(w, r)
 			return
 		}
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
-	}))
-	env.Defer(server.Close)
+	})
+	plain, safe := httptest.NewServer(handler), httptest.NewUnstartedServer(handler)
+	safe.Config.ErrorLog = log.New(io.Discard, "", 0) // a script makes it complain
+	safe.StartTLS()
+	env.Defer(plain.Close)
+	env.Defer(safe.Close)
+	authority := filepath.Join(env.WorkDir, ".ca.pem")
 	programs := filepath.Join(env.WorkDir, ".programs")
-	env.Setenv("MIRROR", server.URL)
+	env.Setenv("MIRROR", plain.URL)
+	env.Setenv("HTTPS_MIRROR", safe.URL)
+	env.Setenv("HTTPS_CA", authority)
 	env.Setenv("PROGRAMS", programs)
 	env.Setenv("XDG_CACHE_HOME", filepath.Join(env.WorkDir, ".cache"))
 	return errors.Join(
 		os.Mkdir(programs, 0o755),
+		os.WriteFile(authority, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: safe.Certificate().Raw}), 0o644),
 		os.WriteFile(filepath.Join(programs, "kubelet"), imagetest.Program(elf.EM_X86_64, "Kubernetes v1.36.3\n"), 0o755), //nolint:gosec // a program
 		os.WriteFile(filepath.Join(programs, "runc"), imagetest.Program(elf.EM_X86_64, "runc version 1.5.2\n"), 0o755),    //nolint:gosec // a program
 	)

@@ -49,6 +49,11 @@ func Build(ctx context.Context, o Options) ([]*image.Bundle, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(o.Bundle.Replace) == 0 { // else it shows when those files were asked
+		if err := image.CheckVersions(versions[image.Kubelet], versions[image.Containerd], versions[image.Runc]); err != nil {
+			return nil, err
+		}
+	}
 	if o.Update {
 		architectures := append(lock.architectures(), o.Architectures...)
 		slices.Sort(architectures)

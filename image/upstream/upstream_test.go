@@ -123,6 +123,18 @@ func TestBuildReplace(t *testing.T) {
 	if b := build(t, o)[0]; b.Version(image.Runc) != "v1.5.2" {
 		t.Errorf("runc %s", b.Version(image.Runc))
 	}
+	// The lock's own would be too old.
+	old := release()
+	old.Runc = "v1.4.1"
+	o = options(t, newMirror(t, old))
+	o.Versions = asked(old)
+	if _, err := Build(t.Context(), o); err == nil || !strings.Contains(err.Error(), "rule runc-for-containerd") {
+		t.Errorf("got %v", err)
+	}
+	o.Bundle.Replace = map[string]string{"runc": mine}
+	if b := build(t, o)[0]; b.Version(image.Runc) != "v1.5.2" {
+		t.Errorf("runc %s", b.Version(image.Runc))
+	}
 }
 
 func TestBuildRefuses(t *testing.T) {
