@@ -19,6 +19,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	ocivalidate "github.com/google/go-containerregistry/pkg/v1/validate"
 
@@ -149,6 +151,16 @@ func TestPackArchitectures(t *testing.T) {
 	if list.MediaType != types.OCIImageIndex || list.Annotations["org.opencontainers.image.created"] != "2026-02-03T04:05:06Z" ||
 		list.Annotations["org.opencontainers.image.revision"] != "0123abc" || list.Annotations[VersionLabel] != "v1.36.3" {
 		t.Errorf("index: %+v", list)
+	}
+	about, err := Describe(index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(About{
+		Kubernetes: "v1.36.3", Architectures: []string{list.Manifests[0].Platform.Architecture, list.Manifests[1].Platform.Architecture},
+		Bundles: map[string]string{runtime.GOARCH: here.Bundle.Digest, otherArch(): there.Bundle.Digest},
+	}, about); diff != "" {
+		t.Error(diff)
 	}
 	found := map[string]bool{}
 	for _, d := range list.Manifests {
@@ -316,5 +328,40 @@ func TestPackRevision(t *testing.T) {
 	mine := labels(PackOptions{Revision: "abc"}, part{openFixture(t), self})
 	if mine["org.opencontainers.image.revision"] != "abc" {
 		t.Errorf("labels: %v", mine)
+	}
+}
+
+// What is not the upgrader's image is not taken for it.
+func TestDescribeRefuses(t *testing.T) {
+	other, err := mutate.Config(empty.Image, v1.Config{Entrypoint: []string{"/pause"}, Labels: map[string]string{VersionLabel: "v3.10.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	label := func(version string) v1.Image {
+		img, err := mutate.Config(empty.Image, v1.Config{Entrypoint: []string{"/upgrader"}, Labels: map[string]string{VersionLabel: version}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return img
+	}
+	join := func(list ...v1.Image) v1.ImageIndex {
+		var index v1.ImageIndex = empty.Index
+		for _, img := range list {
+			index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img})
+		}
+		return index
+	}
+	for name, test := range map[string]struct {
+		manifest oci.Manifest
+		want     string
+	}{
+		"other":        {other, "not an image of the upgrader"},
+		"dev":          {label("dev"), "not an image of the upgrader"},
+		"empty":        {empty.Index, "no image in it"},
+		"two versions": {join(label("v1.35.4"), label("v1.36.3")), "v1.36.3 for"},
+	} {
+		if _, err := Describe(test.manifest); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %v, want %q", name, err, test.want)
+		}
 	}
 }

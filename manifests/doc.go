@@ -46,6 +46,13 @@
 // into a Job of its own making, whose containers and token this package could
 // not restrict.
 //
+// # Images
+//
+// Images is a ConfigMap for orchestrators: which image brings which version of
+// Kubernetes, by digest. It is found by its label ImagesLabel.
+//
+//	image := configMap.Data["v1.36.3"] // registry.local/upgrader@sha256:…
+//
 // # Golden files
 //
 // testdata holds what is rendered. After a change, read the difference that

@@ -54,6 +54,10 @@ func TestGolden(t *testing.T) {
 		{"pod-steps.yaml", func() ([]runtime.Object, error) { return pod(partial) }},
 		{"job.yaml", func() ([]runtime.Object, error) { return job(minimal) }},
 		{"rbac.yaml", func() ([]runtime.Object, error) { return RBAC(RBACOptions{}) }},
+		{"images.yaml", func() ([]runtime.Object, error) {
+			m, err := Images(ImagesOptions{Images: testImages()})
+			return single(m, err)
+		}},
 		{"rbac-disable-eviction.yaml", func() ([]runtime.Object, error) {
 			return RBAC(RBACOptions{Namespace: "kube-system", DisableEviction: true})
 		}},

@@ -16,7 +16,7 @@ func newManifests() *cobra.Command {
 		Use: "manifests", GroupID: "make", Short: "Print the YAML that an orchestrator applies",
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newManifestsPod(), newManifestsJob(), newManifestsRBAC())
+	cmd.AddCommand(newManifestsPod(), newManifestsJob(), newManifestsRBAC(), newManifestsImages())
 	return cmd
 }
 

@@ -157,11 +157,10 @@ func (s inLayout) image() (Artifact, error) {
 	if s.which != "" {
 		return s.Find(s.which)
 	}
-	list, err := s.Artifacts()
+	list, err := s.images()
 	if err != nil {
 		return Artifact{}, err
 	}
-	list = slices.DeleteFunc(list, func(a Artifact) bool { return IsAttached(a.Tag) || subject(a.Manifest) != nil })
 	if len(list) == 1 {
 		return list[0], nil
 	}
