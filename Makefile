@@ -55,9 +55,10 @@ vuln: ## known vulnerabilities of the program (needs https://vuln.go.dev)
 components: ## build the components of all versions into the cache
 	go run ./test/components/build 1.35 1.36
 
-e2e: ## the real node: pod's way, by hand, refusals
+e2e: ## the real node: pod's way, by hand, refusals, crashes, a registry and nothing else
 	@echo "== throwaway nodes: hosts, then upgrades"
-	go run ./test/measure e2e 3600 -tags e2e -count=1 -timeout 80m -p 1 -parallel 2 -v ./steps ./test/registry ./test/host ./test/cluster ./test/uml ./test/e2e
+	go run ./test/measure e2e-kubelet 300 -tags e2e -count=1 -run TestTryRealKubelet -v ./steps
+	go run ./test/measure e2e 3600 -tags e2e -count=1 -timeout 80m -p 1 -parallel 2 -v ./test/registry ./test/host ./test/cluster ./test/uml ./test/e2e
 
 e2e-vm: ## one whole upgrade on a kernel of its own: cgroup v2, systemd driver (half an hour)
 	go run ./test/measure e2e-vm 3600 -tags e2e,e2e_vm -count=1 -timeout 90m -run TestVirtualMachine -v ./test/e2e
