@@ -62,6 +62,13 @@ func checkCopy(ctx context.Context, env Env) (State, error) {
 		// Staged before the last boot, and sound: only its stamp is old.
 		return State{Phase: Needed, Facts: []Fact{{"bundle", "staged before the last boot", want}}}, nil
 	}
+	// It is hashed on its way to the stage too; a wrong one is refused before
+	// anything was written.
+	for _, f := range env.Bundle.Manifest.Files {
+		if err := env.Bundle.VerifyFile(ctx, f); err != nil {
+			return State{}, err
+		}
+	}
 	state := State{
 		Phase:   Needed,
 		Facts:   []Fact{{"bundle", "not staged", want}},
