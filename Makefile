@@ -49,8 +49,8 @@ $(LINT):
 	@mkdir -p $(@D)
 	GOBIN=$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 
-vuln: ## known vulnerabilities of the program (needs https://vuln.go.dev)
-	go run golang.org/x/vuln/cmd/govulncheck@$(VULN_VERSION) ./cmd/...
+vuln: ## known vulnerabilities of the program: asks https://vuln.go.dev, or a copy of it: GOVULNDB=file:///DIR
+	go run golang.org/x/vuln/cmd/govulncheck@$(VULN_VERSION) $(if $(GOVULNDB),-db $(GOVULNDB)) ./cmd/...
 
 components: ## build the components of all versions into the cache
 	go run ./test/components/build 1.35 1.36
