@@ -137,6 +137,10 @@ func runCopy(ctx context.Context, env Env) error {
 	if err != nil {
 		return fmt.Errorf("stage the bundle: %w", err)
 	}
-	env.Log.Info("staged and verified", "dir", env.Host.FS.HostPath(staged.Bundle.Dir), "mib", image.StagedNeeds(env.Bundle)>>20, "signed by", by)
+	log := env.Log
+	if len(by) > 0 {
+		log = log.With("signedBy", strings.Join(by, ", "))
+	}
+	log.Info("staged and verified", "dir", env.Host.FS.HostPath(staged.Bundle.Dir), "mib", image.StagedNeeds(env.Bundle)>>20)
 	return nil
 }

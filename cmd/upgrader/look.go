@@ -103,6 +103,9 @@ func printReport(w io.Writer, output string, r steps.Report) error {
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "node\t%s (%s)\nbundle\t%s\nKubernetes\t%s\nrun\t%s\n", r.Node.Name, r.Node.Role, r.Bundle, r.Kubernetes, r.RunID)
+	if len(r.SignedBy) > 0 {
+		fmt.Fprintf(t, "signed by\t%s\n", strings.Join(r.SignedBy, ", "))
+	}
 	for _, v := range r.Versions {
 		fmt.Fprintf(t, "%s\t%s\n", v.Name, arrow(v))
 	}
