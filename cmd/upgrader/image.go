@@ -117,7 +117,7 @@ func (f packFlags) make(ctx context.Context) (_ string, err error) {
 	if err != nil || !f.push {
 		return packed.Digest, err
 	}
-	return tag.Context().Name() + "@" + packed.Digest, registries.Push(ctx, tag.Context(), all...)
+	return tag.Context().Name() + "@" + packed.Digest, registries.Push(ctx, tag.Context(), append(more, all[0])...) // its tag last
 }
 
 // attachments are what the image gets beside it.
