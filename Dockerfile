@@ -15,14 +15,19 @@ FROM scratch
 ARG VERSION=dev
 ARG REVISION=unknown
 
-LABEL org.opencontainers.image.title="upgrader" \
+LABEL org.opencontainers.image.title="node-upgrader" \
       org.opencontainers.image.description="Upgrades the Kubernetes components of the node it runs on, in place" \
       org.opencontainers.image.source="https://github.com/node-upgrader/node-upgrader" \
+      org.opencontainers.image.url="https://github.com/node-upgrader/node-upgrader" \
+      org.opencontainers.image.documentation="https://github.com/node-upgrader/node-upgrader/blob/main/README.md" \
+      org.opencontainers.image.vendor="node-upgrader" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 
-COPY out/image/ /
+# Named one by one: what else may lie there does not get in.
+COPY out/image/upgrader /upgrader
+COPY out/image/bundle /bundle
 
 # Entering the host's namespaces takes root.
 USER 0:0

@@ -86,6 +86,9 @@ image-content: build ## what the image holds, out/image: for the Dockerfile
 	cp out/upgrader out/image/upgrader
 	out/upgrader bundle build --from "$$(go run ./test/components/build --print-dir $(SET))" --out out/image/bundle
 
+dockerfile: ## the Dockerfile's image by buildah, its files compared with the archive's
+	go test -tags e2e -count=1 -run TestDockerfile -v ./test/registry
+
 image: image-content ## the container image as an OCI archive, out/upgrader.tar; no Docker needed
 	out/upgrader bundle image --bundle out/image/bundle --upgrader out/image/upgrader --ref $(REF) --out out/upgrader.tar
 	@ls -l out/upgrader.tar
@@ -93,4 +96,4 @@ image: image-content ## the container image as an OCI archive, out/upgrader.tar;
 clean: ## what was built here; the caches stay
 	rm -rf out
 
-.PHONY: help build test deps unit tables vet lint vuln components e2e e2e-crash e2e-vm e2e-recovery e2e-upstream bench demo demo-by-hand image image-content clean
+.PHONY: help build test deps unit tables vet lint vuln components e2e e2e-crash e2e-vm e2e-recovery e2e-upstream bench demo demo-by-hand image image-content dockerfile clean

@@ -32,7 +32,7 @@ func begin(t *testing.T, o Options) *Registry {
 	t.Cleanup(func() {
 		if t.Failed() {
 			text, _ := os.ReadFile(r.file("log"))
-			t.Logf("log of the registry:\n%s", text)
+			t.Logf("end of the registry's log:\n%s", text[max(0, len(text)-2000):])
 		}
 		if err := r.Close(); err != nil {
 			t.Error(err)

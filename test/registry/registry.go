@@ -41,7 +41,7 @@ type Options struct {
 	Hosts []string
 	// Prefix is put before the command, as nsenter --net=/proc/1234/ns/net.
 	Prefix []string
-	// Dir is where its blobs and files are; by default a temporary directory,
+	// Dir is where its blobs and files are, made where it is missing; by default a temporary directory,
 	// which Close removes.
 	Dir      string
 	Progress io.Writer // what is built; nil: nowhere
@@ -148,6 +148,9 @@ func (r *Registry) configure(hosts []string) error {
 		return err
 	}
 	r.CA, r.DockerConfig = r.file("ca.crt"), r.file("docker")
+	if err := os.MkdirAll(r.DockerConfig, 0o700); err != nil {
+		return err
+	}
 	if err := certificates(r.dir, append([]string{host, "localhost"}, hosts...)); err != nil {
 		return err
 	}
@@ -162,7 +165,6 @@ func (r *Registry) configure(hosts []string) error {
 		return err
 	}
 	return errors.Join(
-		os.MkdirAll(r.DockerConfig, 0o700),
 		os.WriteFile(filepath.Join(r.DockerConfig, "config.json"), login, 0o600),
 		os.WriteFile(r.file("htpasswd"), []byte(r.User+":"+string(hash)+"\n"), 0o600),
 		os.WriteFile(r.file("config.yml"), fmt.Appendf(nil, configuration,
