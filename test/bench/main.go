@@ -3,6 +3,7 @@
 //
 //	go run ./test/bench            # all, about half an hour
 //	go run ./test/bench stage      # only staging against cp
+//	go run ./test/bench image      # only the image: its weight, and a patch's pull
 //	go run ./test/bench run        # only whole upgrades
 //
 // Compared runs are made in turns on copies of the same disk; the figures are
@@ -48,11 +49,16 @@ func main() {
 	defer stop()
 	var rounds int
 	cmd := &cobra.Command{
-		Use: "bench [stage|run]", Short: "Measure the upgrader", SilenceUsage: true,
-		Args: cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs), ValidArgs: []string{"stage", "run"},
+		Use: "bench [stage|image|run]", Short: "Measure the upgrader", SilenceUsage: true,
+		Args: cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs), ValidArgs: []string{"stage", "image", "run"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || args[0] == "stage" {
 				if err := stage(cmd.Context()); err != nil {
+					return err
+				}
+			}
+			if len(args) == 0 || args[0] == "image" {
+				if err := images(cmd.Context()); err != nil {
 					return err
 				}
 			}
