@@ -170,7 +170,7 @@ func TestKubeadmUndoIsIrreversible(t *testing.T) {
 				n.upgradeManifest(etcdName, etcdImage(newVersion))
 				n.upgradeManifest(kubeAPIServer, newVersion)
 			},
-			gone: kubeControllerManager,
+			gone:  kubeControllerManager,
 			says:  []string{"is half upgraded (registry.k8s.io/etcd:3.6.8-0, registry.k8s.io/kube-apiserver:v1.36.3, kube-controller-manager without a manifest)"},
 			hints: []string{"run the upgrader again; or upgrader rollback --run-id test --restore-etcd"},
 		},
