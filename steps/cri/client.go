@@ -41,23 +41,11 @@ type client struct {
 	containerd *ctrd.Client
 }
 
-// How long one call may take: a containerd that hangs takes connections and
-// never answers. Stopping a pod waits for its containers to end.
-const (
-	answers = 15 * time.Second
-	stops   = 2 * time.Minute
-)
-
 // Dial returns a client of the containerd that listens on the host's socket.
 // It does not wait for an answer: a containerd that is down, or that does not
 // answer in time, is the error of the first call.
 func Dial(_ context.Context, host hostexec.FS, socket string) (Client, error) {
-	return dialWith(host, socket, func(method string) time.Duration {
-		if strings.HasSuffix(method, "/StopPodSandbox") || strings.HasSuffix(method, "/RemovePodSandbox") {
-			return stops
-		}
-		return answers
-	})
+	return dialWith(host, socket, patienceFor)
 }
 
 func dialWith(host hostexec.FS, socket string, patience func(method string) time.Duration) (Client, error) {

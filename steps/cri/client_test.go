@@ -26,6 +26,7 @@ import (
 // containerd is what the fake services answer; anything else asked of them is
 // "unimplemented".
 type containerd struct {
+	images     map[string]string // name: id
 	version    string
 	conditions []*runtimeapi.RuntimeCondition
 	config     string
@@ -101,9 +102,13 @@ func (s runtimeService) ContainerStatus(_ context.Context, r *runtimeapi.Contain
 
 type imageService struct {
 	runtimeapi.UnimplementedImageServiceServer
+	c *containerd
 }
 
-func (imageService) ImageStatus(_ context.Context, r *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+func (s imageService) ImageStatus(_ context.Context, r *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+	if id := s.c.images[r.GetImage().GetImage()]; id != "" {
+		return &runtimeapi.ImageStatusResponse{Image: &runtimeapi.Image{Id: id}}, nil
+	}
 	if r.GetImage().GetImage() == "here:1" {
 		return &runtimeapi.ImageStatusResponse{Image: &runtimeapi.Image{Id: "sha256:1"}}, nil
 	}
@@ -127,7 +132,7 @@ func serve(t *testing.T, c *containerd) (string, Client) {
 	versionapi.RegisterVersionServer(server, versionService{c: c})
 	tasksapi.RegisterTasksServer(server, taskService{})
 	runtimeapi.RegisterRuntimeServiceServer(server, runtimeService{c: c})
-	runtimeapi.RegisterImageServiceServer(server, imageService{})
+	runtimeapi.RegisterImageServiceServer(server, imageService{c: c})
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
 	client, err := Dial(t.Context(), hostexec.NewFS(root), DefaultSocket)

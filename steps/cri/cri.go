@@ -27,6 +27,7 @@ type Client interface {
 	// One that is not there is not an error. The kubelet, where it runs, makes
 	// the pod again.
 	RemovePod(ctx context.Context, namespace, name string) error
+	Images
 	Close() error
 }
 

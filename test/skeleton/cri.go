@@ -72,4 +72,29 @@ func (r connection) RemovePod(ctx context.Context, namespace, name string) error
 	})
 }
 
+// Image is what somebody has brought and pinned: all images are there.
+func (r connection) Image(ctx context.Context, name, _ string) (*cri.Image, error) {
+	return &cri.Image{ID: imageID(name), Ready: true, Pinned: true}, r.ask(ctx, func(*state) {})
+}
+
+func (r connection) Import(_ context.Context, i cri.Import) error {
+	return errors.New("skeleton: unexpected import of " + i.Name)
+}
+
+func (r connection) Pull(_ context.Context, name string) error {
+	return errors.New("skeleton: unexpected pull of " + name)
+}
+
+func (r connection) Pin(_ context.Context, name, _ string) error {
+	return errors.New("skeleton: unexpected pin of " + name)
+}
+
+func (r connection) PinnedImages(ctx context.Context) (map[string]string, error) {
+	return nil, r.ask(ctx, func(*state) {})
+}
+
+func (r connection) Unpin(_ context.Context, name string) error {
+	return errors.New("skeleton: unexpected end of the pin of " + name)
+}
+
 func (r connection) Close() error { return nil }

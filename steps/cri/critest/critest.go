@@ -27,8 +27,15 @@ type State struct {
 	Version    string // "" is a runtime that is down
 	NotReady   error
 	Containers []cri.Container
-	Images     map[string]string // reference: id
-	Ended      []string          // ids of containers that ended by themselves
+	Images     map[string]string // reference: id; all are ready, and pinned by somebody
+	// Stored are containerd's own records, beside Images, by name.
+	Stored map[string]cri.Image
+	// Registry has what can be pulled, by name: the id. Without the name, or
+	// without a registry, a pull is refused.
+	Registry map[string]string
+	// Importing is called before each import: its error is the import's.
+	Importing func(cri.Import) error
+	Ended     []string // ids of containers that ended by themselves
 	// RemovePod is the error of each removal; nil removes the pod's containers.
 	RemovePod error
 }
@@ -97,6 +104,9 @@ func (c *client) Containers(ctx context.Context) ([]cri.Container, error) {
 
 func (c *client) ImageID(ctx context.Context, ref string) (string, error) {
 	s, err := c.ask(ctx)
+	if i, ok := s.Stored[ref]; ok && i.Ready {
+		return i.ID, err
+	}
 	return s.Images[ref], err
 }
 
