@@ -15,7 +15,8 @@ func (c containerdConfig) sandboxImage() string {
 // image of their sandboxes changes with the version. The new containerd would
 // pull it, but nobody can tell from here whether a registry answers; where none
 // does, no pod starts any more, and putting the old files back comes too late:
-// CRI is ready all the while. So the image has to be on the node before.
+// CRI is ready all the while. So the image has to be on the node before: the copy
+// step brings it.
 func (g *containerdGuard) guardSandboxImage(ctx context.Context, env Env, before, after containerdConfig) error {
 	image := after.sandboxImage()
 	if image == "" || image == before.sandboxImage() {
@@ -34,7 +35,11 @@ func (g *containerdGuard) guardSandboxImage(ctx context.Context, env Env, before
 		g.facts = append(g.facts, Fact{Name: "sandbox image", Have: image})
 		return nil
 	}
-	g.block("crictl pull "+image+"; without a registry: ctr -n k8s.io images import FILE; or set the sandbox image in containerd's configuration",
+	if env.copyFirst { // it brings the image, or refuses
+		g.facts = append(g.facts, Fact{Name: "sandbox image", Have: "not on this node", Want: image})
+		return nil
+	}
+	g.block("upgrader copy brings it, from the bundle or by pulling it; or crictl pull "+image+"; without a registry: ctr -n k8s.io images import FILE; or set the sandbox image in containerd's configuration",
 		"containerd %s starts pods with %s, which is not on this node", wantContainerd(env), image)
 	return nil
 }

@@ -30,15 +30,31 @@ const upgraderSize = 128 << 20
 const inodes = 512
 
 // copyStep puts the bundle and the upgrader itself on the host, verified, so
-// that every later step, and a rollback, work without the image.
+// that every later step, and a rollback, work without the image; and the container
+// images that the new version will need into containerd's store. What the bundle
+// does not bring is pulled before anything is staged: where that cannot be done,
+// nothing has been changed.
 func copyStep() Step {
 	return Step{
-		Name: stepCopy, Short: "verify the bundle and stage it on the host with the upgrader itself",
-		Timeout: 10 * time.Minute, Check: checkCopy, Run: runCopy,
+		Name: stepCopy, Short: "verify the bundle, stage it on the host with the upgrader itself, and bring the images that will be needed",
+		Timeout: 30 * time.Minute, Check: checkCopy, Run: runCopy,
 	}
 }
 
 func checkCopy(ctx context.Context, env Env) (State, error) {
+	state, err := checkStaged(ctx, env)
+	if err != nil {
+		return state, err
+	}
+	images, err := lookImages(ctx, env)
+	if err != nil {
+		return state, fmt.Errorf("look at the images: %w", err)
+	}
+	return state, images.state(env, &state)
+}
+
+// checkStaged is what there is to do but for images.
+func checkStaged(ctx context.Context, env Env) (State, error) {
 	store, err := env.Host.FS.Resolve(Store)
 	if err != nil {
 		return State{}, err
@@ -87,8 +103,12 @@ func checkCopy(ctx context.Context, env Env) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	// Twice: the backups of what the bundle replaces are about as large.
-	need := 2*uint64(image.StagedNeeds(env.Bundle)) + headroom + upgraderSize //nolint:gosec // sizes are positive
+	need := uint64(image.StagedNeeds(env.Bundle)) + headroom + upgraderSize //nolint:gosec // sizes are positive
+	for _, f := range env.Bundle.Manifest.Files {
+		if f.Component != image.Images { // the backup of what it replaces is about as large
+			need += uint64(f.Size) //nolint:gosec // as above
+		}
+	}
 	if free.Bytes < need {
 		state.Phase = Blocked
 		state.Blocks = append(state.Blocks, Block{
@@ -118,6 +138,13 @@ func runCopy(ctx context.Context, env Env) error {
 	if err != nil {
 		return err
 	}
+	images, err := lookImages(ctx, env)
+	if err != nil {
+		return fmt.Errorf("look at the images: %w", err)
+	}
+	if err := errors.Join(blockedBy(images.blocks), images.pullAll(ctx, env)); err != nil {
+		return err
+	}
 	if err := env.Host.FS.MkdirAll(Store, 0o700); err != nil {
 		return err
 	}
@@ -142,5 +169,8 @@ func runCopy(ctx context.Context, env Env) error {
 		log = log.With("signedBy", strings.Join(by, ", "))
 	}
 	log.Info("staged and verified", "dir", env.Host.FS.HostPath(staged.Bundle.Dir), "mib", image.StagedNeeds(env.Bundle)>>20)
-	return nil
+	if len(images.needs) == 0 {
+		return nil
+	}
+	return images.importAll(ctx, env, staged.Bundle)
 }

@@ -43,6 +43,9 @@ type Env struct {
 	Staging Staging
 	// Options as given by the user.
 	Options Options
+
+	// copyFirst: the copy step is looked at as well, and brings what is missing.
+	copyFirst bool
 }
 
 // Clock is the time, so that tests need not wait for it.

@@ -104,6 +104,9 @@ func (k *kubeadmState) run(ctx context.Context, env Env) error {
 	if err != nil {
 		return err
 	}
+	if err := haveImages(ctx, env); err != nil {
+		return refuse(ctx, k.untouched, err)
+	}
 	s, err := k.keep(ctx, env)
 	if err != nil {
 		return err
@@ -131,6 +134,23 @@ func (k *kubeadmState) run(ctx context.Context, env Env) error {
 	}
 	// kubeadm has finished, also when our time is up meanwhile.
 	return finish(context.WithoutCancel(ctx), env, k.started, k.binary.SHA256)
+}
+
+// haveImages brings what is still missing of the images: containerd may have been
+// down when the bundle was staged, or somebody has removed one since. What cannot
+// be told is left to kubeadm's own check.
+func haveImages(ctx context.Context, env Env) error {
+	images, err := lookImages(ctx, env)
+	if err != nil || images.unknown != "" || len(images.missing()) == 0 {
+		if err != nil && ctx.Err() == nil {
+			env.Log.Warn("cannot tell whether the images are there", "reason", err.Error())
+		}
+		return nil
+	}
+	if err := images.pullAll(ctx, env); err != nil {
+		return err
+	}
+	return images.importAll(ctx, env, env.Bundle)
 }
 
 // keep takes etcd's snapshot and copies every file that kubeadm may rewrite.

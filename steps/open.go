@@ -202,7 +202,7 @@ func closeRun(ctx context.Context, env Env, how string) error {
 		return err
 	}
 	if how == ClosedDone {
-		if err := prune(env); err != nil {
+		if err := prune(ctx, env); err != nil {
 			env.Log.Warn("old runs cannot be removed", "reason", err.Error())
 		}
 	}

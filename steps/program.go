@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"time"
 
@@ -39,7 +40,12 @@ const askPatience = 30 * time.Second
 // ask runs a program that only tells something. One that does not end is a
 // *hostexec.CommandError as well.
 func ask(ctx context.Context, host hostexec.Host, argv ...string) (hostexec.Output, error) {
+	return askAbout(ctx, host, nil, argv...)
+}
+
+// askAbout is ask with something for the program to read.
+func askAbout(ctx context.Context, host hostexec.Host, stdin io.Reader, argv ...string) (hostexec.Output, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, askPatience, errors.New("no answer for "+askPatience.String()))
 	defer cancel()
-	return host.Commands.Run(ctx, hostexec.Command{Argv: argv, Grace: time.Second})
+	return host.Commands.Run(ctx, hostexec.Command{Argv: argv, Stdin: stdin, Grace: time.Second})
 }

@@ -109,7 +109,7 @@ func NewestRun(host hostexec.FS) (string, error) {
 // prune removes the records, with their backups, of the ended runs beyond the
 // newest Options.KeepRuns, and the staged bundles that none of the others is of.
 // An open run's, or one's that cannot be read, is never removed.
-func prune(env Env) error {
+func prune(ctx context.Context, env Env) error {
 	keep := env.Options.KeepRuns
 	if keep <= 0 {
 		keep = DefaultKeepRuns
@@ -138,6 +138,9 @@ func prune(env Env) error {
 			return nil
 		}
 		used[bundleDir(run.Bundle)] = true
+	}
+	if err := releaseImages(ctx, env, used); err != nil {
+		env.Log.Warn("pins of old images stay", "reason", err.Error())
 	}
 	staged, err := list(env.Host.FS, Store)
 	if err != nil {

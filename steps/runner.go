@@ -95,8 +95,10 @@ func (r Runner) Look(ctx context.Context) (Report, error) {
 		return report, err
 	}
 	report.Open = history.Open
+	env := r.Env
+	env.copyFirst = slices.Contains(Names(r.Plan), stepCopy)
 	for _, step := range r.Plan {
-		state, err := check(ctx, r.Env, step)
+		state, err := check(ctx, env, step)
 		if ctx.Err() != nil {
 			return report, context.Cause(ctx)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/node-upgrader/node-upgrader/hostexec"
+	"github.com/node-upgrader/node-upgrader/hostexec/hostexectest"
 	"github.com/node-upgrader/node-upgrader/image"
 	"github.com/node-upgrader/node-upgrader/image/trust"
 )
@@ -69,7 +70,7 @@ func signWith(t *testing.T, b *image.Bundle) (public string) {
 func signatureEnv(t *testing.T, b *image.Bundle) Env {
 	t.Helper()
 	return Env{
-		Host: hostexec.Host{FS: hostexec.NewFS(t.TempDir())}, Bundle: b, Clock: SystemClock(), Log: slog.New(slog.DiscardHandler),
+		Host: hostexec.Host{FS: hostexec.NewFS(t.TempDir()), Units: hostexectest.NewUnits()}, Bundle: b, Clock: SystemClock(), Log: slog.New(slog.DiscardHandler),
 		Staging: Staging{Upgrader: "/proc/self/exe", BootID: "boot"},
 	}
 }

@@ -196,6 +196,24 @@ func serverVersion(ctx context.Context, client kubernetes.Interface) (string, er
 // clusterVersion is ClusterConfiguration.kubernetesVersion in the ConfigMap
 // kubeadm-config, which every node of kubeadm may read.
 func clusterVersion(ctx context.Context, client kubernetes.Interface) (string, error) {
+	text, err := clusterConfig(ctx, client)
+	if err != nil {
+		return "", err
+	}
+	var config struct {
+		KubernetesVersion string `json:"kubernetesVersion"`
+	}
+	if err := yaml.Unmarshal([]byte(text), &config); err != nil {
+		return "", fmt.Errorf("read kubeadm-config: %w", err)
+	}
+	if config.KubernetesVersion == "" {
+		return "", errors.New("read kubeadm-config: no kubernetesVersion in ClusterConfiguration")
+	}
+	return config.KubernetesVersion, nil
+}
+
+// clusterConfig is kubeadm's ClusterConfiguration.
+func clusterConfig(ctx context.Context, client kubernetes.Interface) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, apiAnswer)
 	defer cancel()
 	cm, err := client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "kubeadm-config", metav1.GetOptions{})
@@ -205,16 +223,7 @@ func clusterVersion(ctx context.Context, client kubernetes.Interface) (string, e
 	if err != nil {
 		return "", fmt.Errorf("read kubeadm-config: %w", err)
 	}
-	var config struct {
-		KubernetesVersion string `json:"kubernetesVersion"`
-	}
-	if err := yaml.Unmarshal([]byte(cm.Data["ClusterConfiguration"]), &config); err != nil {
-		return "", fmt.Errorf("read kubeadm-config: %w", err)
-	}
-	if config.KubernetesVersion == "" {
-		return "", errors.New("read kubeadm-config: no kubernetesVersion in ClusterConfiguration")
-	}
-	return config.KubernetesVersion, nil
+	return cm.Data["ClusterConfiguration"], nil
 }
 
 func getNode(ctx context.Context, client kubernetes.Interface, name string) (*corev1.Node, error) {

@@ -20,7 +20,10 @@ func newStep(step steps.Step) *cobra.Command {
 	var f flags
 	cmd := &cobra.Command{Use: step.Name, Short: step.Short, GroupID: "step"}
 	f.bind(cmd)
-	var dryRun bool
+	var dryRun, imagesOnly bool
+	if step.Name == "copy" {
+		cmd.Flags().BoolVar(&imagesOnly, "images-only", false, "only bring the images that this node will need: for every node, before the first one is upgraded, where there is no registry")
+	}
 	if step.Name == "drain" {
 		cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only tell what would be evicted, and what forbids it; changes nothing")
 	}
@@ -32,6 +35,10 @@ func newStep(step steps.Step) *cobra.Command {
 			switch {
 			case step.Kube:
 				return s.kube(ctx, cmd, step.Name)
+			case step.Name == "copy" && imagesOnly:
+				return s.inTurn(ctx, cmd, func() ([]steps.Result, error) {
+					return s.locked(ctx, func() ([]steps.Result, error) { return s.runner.BringImages(ctx) })
+				})
 			case step.Name == "copy":
 				return s.copyStep(ctx, cmd)
 			}

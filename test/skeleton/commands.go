@@ -90,6 +90,8 @@ func (c commands) program(text string, cmd hostexec.Command) (string, error) {
 		return "", errors.New(`"command failed" err="failed to run Kubelet: create health checker: configure watchdog: error converting WATCHDOG_USEC"`)
 	case name == "kubeadm" && args == "version --output=short":
 		return version + "\n", nil
+	case name == "kubeadm" && strings.HasPrefix(args, "config images list "):
+		return imageOf("kube-proxy", version) + "\n" + imageOf("kube-apiserver", version) + "\n", nil
 	case name == "kubeadm" && strings.HasPrefix(args, "upgrade "):
 		return "[upgrade] done\n", kubeadm{c.n, version}.upgrade(cmd.Argv[2])
 	case name == "CNI" && args == "":

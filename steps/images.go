@@ -1,0 +1,298 @@
+package steps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/node-upgrader/node-upgrader/hostexec"
+	"github.com/node-upgrader/node-upgrader/image"
+	"github.com/node-upgrader/node-upgrader/steps/cri"
+)
+
+// What is done to images, as a hostexec.Effect. None of it changes what runs.
+const (
+	OpImportImage = "import-image"
+	OpPullImage   = "pull-image"
+	OpPinImage    = "pin-image"
+	OpUnpinImage  = "unpin-image"
+)
+
+// imageNeed is an image that the node will need for what is still to be done.
+type imageNeed struct {
+	name string
+	// brought is the bundle's; nil: it has to be pulled where it is not there.
+	brought *image.ContainerImage
+	have    *cri.Image // what containerd has under the name; nil: nothing
+}
+
+// here tells whether a container can be made of it.
+func (n imageNeed) here() bool { return n.have != nil && n.have.Ready }
+
+// ours tells whether nothing is left to do: it is here and pinned, for this
+// bundle or by somebody else.
+func (n imageNeed) ours(env Env) bool {
+	return n.here() && n.have.Pinned && (n.have.PinnedBy == "" || n.have.PinnedBy == env.Bundle.Digest)
+}
+
+// clashes tells whether another image has the name of the bundle's. Where it
+// came from and in which form does not matter: its id would be the same.
+func (n imageNeed) clashes() bool { return n.brought != nil && n.here() && n.have.ID != n.brought.ID }
+
+// imagesLook is what was found of the images that the node will need.
+type imagesLook struct {
+	needs       []imageNeed
+	snapshotter string
+	root        string // containerd's, where images are unpacked
+	unknown     string // why it cannot be told now, "" when it can
+	blocks      []Block
+}
+
+// lookImages asks the bundle's kubeadm and containerd which images this node
+// will need, and the node's containerd which it has. It changes nothing. Where
+// kubeadm has done its work here, there is nothing left to bring: what runs has
+// its image, and the kubelet may collect the rest.
+func lookImages(ctx context.Context, env Env) (imagesLook, error) {
+	l := imagesLook{snapshotter: "overlayfs", root: "/var/lib/containerd"}
+	if done, err := lookKubeadm(ctx, env); err == nil && !done.upgrade && done.settled && len(done.stale) == 0 {
+		return l, nil
+	} else if ctx.Err() != nil {
+		return l, context.Cause(ctx)
+	}
+	daemon, err := findContainerd(ctx, env.Host)
+	if errors.Is(err, errNoUnit) { // the containerd step's to refuse
+		l.unknown = err.Error()
+		return l, nil
+	}
+	if err != nil {
+		return l, err
+	}
+	config, err := installedConfig(ctx, env.Host, daemon)
+	if err != nil {
+		return l, err
+	}
+	l.snapshotter, l.root = config.snapshotter(), config.rootDir()
+	names, err := neededImages(ctx, env, daemon)
+	var refused *hostexec.CommandError
+	switch {
+	case errors.Is(err, hostexec.ErrNotOnHost):
+		l.unknown = notTried
+		return l, nil
+	case errors.As(err, &refused) && ctx.Err() == nil:
+		l.blocks = append(l.blocks, Block{Reason: "the bundle's kubeadm does not tell which images it needs: " + refused.Error(), Hint: strings.Join(refused.Argv, " ")})
+		return l, nil
+	case err != nil:
+		return l, err
+	}
+	return l, l.compare(ctx, env, names)
+}
+
+// compare fills in what the bundle and the node have.
+func (l *imagesLook) compare(ctx context.Context, env Env, names []string) error {
+	brought, err := env.Bundle.Images(ctx)
+	if err != nil {
+		return err
+	}
+	client, err := env.Runtime(ctx)
+	if err != nil {
+		l.unknown = err.Error()
+		return nil
+	}
+	defer client.Close()
+	for _, name := range names {
+		n := imageNeed{name: name, brought: broughtAs(brought, name)}
+		if n.have, err = client.Image(ctx, name, l.snapshotter); err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			// The containerd step will see to it, and kubeadm's looks again.
+			l.unknown, l.needs, l.blocks = err.Error(), nil, nil
+			return nil
+		}
+		if n.clashes() {
+			l.blocks = append(l.blocks, Block{
+				Reason: fmt.Sprintf("image %s is on this node as %.19s, and the bundle's is %.19s", name, n.have.ID, n.brought.ID),
+				Hint:   fmt.Sprintf("if the bundle's is the right one: ctr -n k8s.io images rm %s (containers that run go on); else build the bundle with the other", name),
+			})
+		}
+		l.needs = append(l.needs, n)
+	}
+	return nil
+}
+
+// broughtAs is the bundle's image for a name: that with the name, else the only
+// one with its last part, since a cluster may have its images in a registry of
+// its own.
+func broughtAs(brought []image.ContainerImage, name string) *image.ContainerImage {
+	var same []*image.ContainerImage
+	for i := range brought {
+		if brought[i].Name == name {
+			return &brought[i]
+		}
+		if path.Base(brought[i].Name) == path.Base(name) && !slices.ContainsFunc(same, func(o *image.ContainerImage) bool { return o.ID == brought[i].ID }) {
+			same = append(same, &brought[i])
+		}
+	}
+	if len(same) == 1 {
+		return same[0]
+	}
+	return nil
+}
+
+// missing are the images that a container cannot be made of yet.
+func (l imagesLook) missing() []imageNeed {
+	return slices.DeleteFunc(slices.Clone(l.needs), imageNeed.here)
+}
+
+// state adds what is to be done to the images to that of the copy step.
+func (l imagesLook) state(env Env, s *State) error {
+	missing := l.missing()
+	if l.unknown != "" {
+		s.Facts = append(s.Facts, Fact{Name: "images", Have: "cannot be told: " + l.unknown})
+	} else if len(l.needs) > 0 {
+		s.Facts = append(s.Facts, Fact{"images", fmt.Sprint(len(l.needs) - len(missing)), fmt.Sprint(len(l.needs))})
+	}
+	for _, n := range missing {
+		change := Change{"pull", n.name}
+		if n.brought != nil {
+			change.Verb = "import"
+		}
+		s.Changes = append(s.Changes, change)
+	}
+	for _, n := range l.needs {
+		if n.here() && !n.ours(env) {
+			s.Changes = append(s.Changes, Change{"pin", n.name})
+		}
+	}
+	s.Blocks = append(s.Blocks, l.blocks...)
+	room, err := l.room(env)
+	if err != nil {
+		return err
+	}
+	s.Blocks = append(s.Blocks, room...)
+	switch {
+	case len(s.Blocks) > 0:
+		s.Phase = Blocked
+	case len(s.Changes) > 0:
+		s.Phase = Needed
+	}
+	return nil
+}
+
+// unpackedTimes is how much larger a compressed layer is on the disk.
+const unpackedTimes = 4
+
+// room blocks where containerd's disk has not enough left for the images.
+func (l imagesLook) room(env Env) ([]Block, error) {
+	var need uint64
+	seen := map[string]bool{}
+	for _, n := range l.missing() {
+		if n.brought == nil {
+			continue
+		}
+		for _, b := range n.brought.Blobs {
+			if seen[b.SHA256] {
+				continue
+			}
+			seen[b.SHA256] = true
+			size := uint64(b.Size) //nolint:gosec // validated: positive
+			need += size + size
+			if strings.HasSuffix(b.MediaType, "gzip") || strings.HasSuffix(b.MediaType, "zstd") {
+				need += size * (unpackedTimes - 1)
+			}
+		}
+	}
+	if need == 0 {
+		return nil, nil
+	}
+	free, err := env.Host.FS.Free(l.root)
+	if err != nil {
+		return nil, err
+	}
+	reserve := evictionReserve(env, free)
+	if free.Bytes >= need+reserve {
+		return nil, nil
+	}
+	return []Block{{
+		Reason: fmt.Sprintf("disk: %s has %d MiB free, the bundle's images take up to %d MiB, and the kubelet evicts pods under %d MiB", l.root, free.Bytes>>20, need>>20, reserve>>20),
+		Hint:   fmt.Sprintf("free %d MiB on the file system of %s (crictl rmi --prune removes images that nothing uses)", (need+reserve-free.Bytes)>>20+1, l.root),
+	}}, nil
+}
+
+// importAll brings what the bundle has, read from bundle, and pins all that is
+// needed. Images are only added: nothing that runs notices. It is idempotent; cut
+// short, the next call goes on with the image at which it was.
+func (l imagesLook) importAll(ctx context.Context, env Env, bundle *image.Bundle) error {
+	client, err := env.Runtime(ctx)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	for _, n := range l.needs {
+		if n.here() || n.brought == nil {
+			continue
+		}
+		env.Log.Info("importing", "image", n.name, "mib", n.brought.Size()>>20)
+		err := env.change(OpImportImage, n.name, func() error {
+			return client.Import(ctx, cri.Import{Name: n.name, Snapshotter: l.snapshotter, Image: *n.brought, Bundle: bundle})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return l.pinAll(ctx, env, client)
+}
+
+// pinAll pins what was there or was pulled; what is imported is pinned already.
+func (l imagesLook) pinAll(ctx context.Context, env Env, client cri.Client) error {
+	for _, n := range l.needs {
+		if n.ours(env) || !n.here() && n.brought != nil {
+			continue
+		}
+		if err := env.change(OpPinImage, n.name, func() error { return client.Pin(ctx, n.name, env.Bundle.Digest) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pullAll has containerd pull what the bundle does not bring: with its own
+// mirrors and credentials, which nobody else could try. The first that cannot be
+// pulled is a *BlockedError: nothing else has been changed.
+func (l imagesLook) pullAll(ctx context.Context, env Env) error {
+	missing := slices.DeleteFunc(l.missing(), func(n imageNeed) bool { return n.brought != nil })
+	if len(missing) == 0 {
+		return nil
+	}
+	client, err := env.Runtime(ctx)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	for i, n := range missing {
+		env.Log.Info("pulling", "image", n.name)
+		err := env.change(OpPullImage, n.name, func() error { return client.Pull(ctx, n.name) })
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err == nil {
+			continue
+		}
+		reason := fmt.Sprintf("image %s is not on this node and cannot be pulled: %v", n.name, err)
+		if rest := missing[i+1:]; len(rest) > 0 {
+			names := make([]string, len(rest))
+			for j, o := range rest {
+				names[j] = o.name
+			}
+			reason += "; not on this node either: " + strings.Join(names, ", ")
+		}
+		return &BlockedError{Blocks: []Block{{
+			Reason: reason,
+			Hint:   "use a bundle that brings the images (upgrader bundle build --images), or bring them: ctr -n k8s.io images import FILE; or mend the way to the registry: crictl pull " + n.name,
+		}}}
+	}
+	return nil
+}
