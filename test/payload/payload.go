@@ -62,6 +62,16 @@ func Make(ctx context.Context, set, dir string, progress io.Writer) (Payload, er
 	return p, nil
 }
 
+// WithImages is the same with the variant of the bundle that brings the control
+// plane's images, made in dir from the set's archives.
+func (p Payload) WithImages(ctx context.Context, dir string) (Payload, error) {
+	p.Bundle, p.Image, p.Ref = filepath.Join(dir, "bundle-images-"+p.Target.Set.Name), "", ""
+	var err error
+	p.Digest, err = output(ctx, "", p.Upgrader, "bundle", "build", "--from", filepath.Dir(p.Target.Bin), "--out", p.Bundle,
+		"--images", "--images-from", p.Target.Images)
+	return p, err
+}
+
 // Pack writes the image of the upgrader and the bundle, which gets this name, to
 // a file.
 func (p *Payload) Pack(ctx context.Context, ref, file string) error {
@@ -123,9 +133,17 @@ const (
 )
 
 // CopyTo carries the upgrader and the bundle to a node, as on a USB stick.
-func (p Payload) CopyTo(m host.Machine) error {
-	if err := m.CopyIn(p.Upgrader, NodeUpgrader); err != nil {
+func (p Payload) CopyTo(m host.Machine) error { return p.copyTo(m, NodeUpgrader, NodeBundle) }
+
+// CopyBesides is CopyTo for a second payload: the upgrader's path on the node.
+func (p Payload) CopyBesides(m host.Machine, dir string) (upgrader string, err error) {
+	upgrader = filepath.Join(dir, "upgrader")
+	return upgrader, p.copyTo(m, upgrader, filepath.Join(dir, "bundle"))
+}
+
+func (p Payload) copyTo(m host.Machine, upgrader, bundle string) error {
+	if err := m.CopyIn(p.Upgrader, upgrader); err != nil {
 		return err
 	}
-	return m.CopyIn(p.Bundle, NodeBundle)
+	return m.CopyIn(p.Bundle, bundle)
 }
