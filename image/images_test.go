@@ -1,10 +1,6 @@
 package image
 
 import (
-	"archive/tar"
-	"context"
-	"debug/elf"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,101 +16,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
-	"github.com/google/go-containerregistry/pkg/v1/static"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
-	"github.com/google/go-containerregistry/pkg/v1/types"
 )
-
-// containerImage is an image with two layers, the first the same in all.
-func containerImage(t testing.TB, text, arch string) v1.Image {
-	t.Helper()
-	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	img, err := mutate.ConfigFile(img, &v1.ConfigFile{OS: "linux", Architecture: arch, RootFS: v1.RootFS{Type: "layers"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, layer := range []string{"base", text + " " + arch} {
-		if img, err = mutate.AppendLayers(img, static.NewLayer([]byte(layer), types.OCIUncompressedLayer)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return img
-}
-
-// multi is an image for two architectures.
-func multi(t testing.TB, text string) v1.ImageIndex {
-	t.Helper()
-	index := v1.ImageIndex(empty.Index)
-	for _, arch := range []string{"arm64", "amd64"} {
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{
-			Add: containerImage(t, text, arch), Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}},
-		})
-	}
-	return index
-}
-
-func tarDir(t testing.TB, dir, out string) {
-	t.Helper()
-	f, err := os.Create(out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	w := tar.NewWriter(f)
-	if err := errors.Join(w.AddFS(os.DirFS(dir)), w.Close()); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// archiveDir has an image in each of the ways in which they may lie there.
-func archiveDir(t testing.TB) string {
-	t.Helper()
-	dir := t.TempDir()
-	write(t, filepath.Join(dir, "README"), []byte("not looked at"))
-	scratch := filepath.Join(t.TempDir(), "layout")
-	path, err := layout.Write(scratch, empty.Index)
-	if err != nil {
-		t.Fatal(err)
-	}
-	named := func(key, n string) layout.Option { return layout.WithAnnotations(map[string]string{key: n}) }
-	if err := path.AppendIndex(multi(t, "apiserver"), named(nameAnnotation, "registry.k8s.io/kube-apiserver:v1.36.3")); err != nil {
-		t.Fatal(err)
-	}
-	tarDir(t, scratch, filepath.Join(dir, "apiserver.tar"))
-	path, err = layout.Write(filepath.Join(dir, "pause"), empty.Index)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := path.AppendImage(containerImage(t, "pause", "amd64"), named(refAnnotation, "registry.k8s.io/pause:3.10.2")); err != nil {
-		t.Fatal(err)
-	}
-	tag, err := name.NewTag("registry.k8s.io/coredns/coredns:v1.14.2")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := tarball.WriteToFile(filepath.Join(dir, "coredns.tar"), tag, containerImage(t, "coredns", "amd64")); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
-func imageNames() []string {
-	return []string{"registry.k8s.io/kube-apiserver:v1.36.3", "registry.k8s.io/pause:3.10.2", "registry.k8s.io/coredns/coredns:v1.14.2"}
-}
-
-// buildWithImages makes a bundle for amd64, whatever this machine is.
-func buildWithImages(t testing.TB, o ContainerImageOptions) (*Bundle, error) {
-	t.Helper()
-	from := componentDir(t.(*testing.T), elf.EM_X86_64, nil)
-	return Build(t.Context(), BuildOptions{From: from, Out: filepath.Join(t.TempDir(), "b"), Architecture: "amd64", Images: &o, Versions: map[string]string{
-		Containerd: "v2.3.7", Runc: "v1.4.3", CNIPlugins: "v1.9.1", Kubeadm: "v1.36.3", Kubelet: "v1.36.3", Kubectl: "v1.36.3",
-	}})
-}
 
 func TestImagesFromArchives(t *testing.T) {
 	dir := archiveDir(t)
@@ -294,132 +199,6 @@ sandbox = "registry.k8s.io/pause:3.10.1"'`)
 	}
 	if _, err := wantedImages(t.Context(), ContainerImageOptions{}, dir, "s390x", "v1.36.3"); err == nil || !strings.Contains(err.Error(), "give the list") {
 		t.Errorf("a foreign architecture: %v", err)
-	}
-}
-
-// What does not fit together in a layout is refused by name, though each file is
-// what bundle.json says.
-func TestBadImages(t *testing.T) {
-	for what, c := range map[string]struct {
-		spoil func(t *testing.T, dir string, m *Manifest)
-		want  string
-	}{
-		"a blob too many": {func(t *testing.T, dir string, m *Manifest) { addBlob(t, dir, m, []byte("surplus")) }, "is no part of an image"},
-		"a layer missing": {func(t *testing.T, dir string, m *Manifest) {
-			drop(t, dir, m, imagesBlobs+strings.TrimPrefix(digestOf([]byte("apiserver amd64")), "sha256:"))
-		}, "is not in the bundle with 15 bytes"},
-		"no index": {func(t *testing.T, dir string, m *Manifest) { drop(t, dir, m, imagesIndex) }, "is missing"},
-		"a name that is none": {func(t *testing.T, dir string, m *Manifest) {
-			reword(t, dir, m, imagesIndex, `"io.containerd.image.name":"registry.k8s.io/pause:3.10.2"`, `"io.containerd.image.name":"pause"`)
-		}, `"pause", not registry/repository:tag`},
-		"a name twice": {func(t *testing.T, dir string, m *Manifest) {
-			reword(t, dir, m, imagesIndex, `"io.containerd.image.name":"registry.k8s.io/pause:3.10.2"`, `"io.containerd.image.name":"registry.k8s.io/kube-apiserver:v1.36.3"`)
-		}, "kube-apiserver:v1.36.3 twice"},
-		"another layout":     {func(t *testing.T, dir string, m *Manifest) { reword(t, dir, m, imagesLayout, "1.0.0", "2.0.0") }, `version "2.0.0"`},
-		"an index of rubble": {func(t *testing.T, dir string, m *Manifest) { reword(t, dir, m, imagesIndex, "{", "[") }, "cannot be read"},
-	} {
-		t.Run(what, func(t *testing.T) {
-			b, err := buildWithImages(t, ContainerImageOptions{List: imageNames(), From: []string{archiveDir(t)}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			m := b.Manifest
-			c.spoil(t, b.Dir, &m)
-			writeManifest(t, b.Dir, m)
-			spoiled, err := open(b.Dir, "amd64")
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = spoiled.Images(context.Background())
-			var bad *BadBundleError
-			if !errors.As(err, &bad) || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%v, want %q", err, c.want)
-			}
-		})
-	}
-}
-
-func addBlob(t *testing.T, dir string, m *Manifest, data []byte) {
-	t.Helper()
-	f := imageFile("blobs/sha256/" + strings.TrimPrefix(digestOf(data), "sha256:"))
-	f.Size, f.SHA256 = int64(len(data)), strings.TrimPrefix(digestOf(data), "sha256:")
-	write(t, filepath.Join(dir, f.Path), data)
-	m.Files = append(m.Files, f)
-}
-
-func drop(t *testing.T, dir string, m *Manifest, path string) {
-	t.Helper()
-	if err := os.Remove(filepath.Join(dir, path)); err != nil {
-		t.Fatal(err)
-	}
-	var left []File
-	for _, f := range m.Files {
-		if f.Path != path {
-			left = append(left, f)
-		}
-	}
-	m.Files = left
-}
-
-func reword(t *testing.T, dir string, m *Manifest, path, from, to string) {
-	t.Helper()
-	data, err := os.ReadFile(filepath.Join(dir, path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	changed := strings.Replace(string(data), from, to, 1)
-	if changed == string(data) {
-		t.Fatalf("%s has no %s", path, from)
-	}
-	write(t, filepath.Join(dir, path), []byte(changed))
-	for i := range m.Files {
-		if m.Files[i].Path == path {
-			m.Files[i].Size, m.Files[i].SHA256 = int64(len(changed)), strings.TrimPrefix(digestOf([]byte(changed)), "sha256:")
-		}
-	}
-}
-
-// What bundle.json may say of images, and what not.
-func TestValidateImages(t *testing.T) {
-	blob := strings.Repeat("a", 64)
-	for what, c := range map[string]struct {
-		change func(*Manifest)
-		want   string
-	}{
-		"good":               {func(*Manifest) {}, ""},
-		"a place":            {func(m *Manifest) { m.Files[len(m.Files)-1].Place = "/usr/bin/x" }, "an image has none on the host"},
-		"another name":       {func(m *Manifest) { m.Files[len(m.Files)-1].SHA256 = strings.Repeat("b", 64) }, "is no file of an OCI layout"},
-		"another component":  {func(m *Manifest) { m.Files[len(m.Files)-1].Component = Runc }, "does not belong to it"},
-		"the old schema":     {func(m *Manifest) { m.SchemaVersion = SchemaVersion }, "has schema version 2"},
-		"no place elsewhere": {func(m *Manifest) { m.Files[0].Place = "" }, "not a clean absolute path"},
-		"another version":    {func(m *Manifest) { m.Components[len(m.Components)-1].Version = "v1.36.4" }, "has images v1.36.4"},
-	} {
-		data, err := os.ReadFile(filepath.Join(fixture(t, t.TempDir(), small), ManifestName))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var m Manifest
-		if err := json.Unmarshal(data, &m); err != nil {
-			t.Fatal(err)
-		}
-		m.SchemaVersion = SchemaVersionImages
-		m.Components = append(m.Components, Component{Images, "v1.36.3"})
-		f := imageFile("blobs/sha256/" + blob)
-		f.SHA256, f.Size = blob, 3
-		m.Files = append(m.Files, f)
-		c.change(&m)
-		dir := t.TempDir()
-		writeManifest(t, dir, m)
-		if data, err = os.ReadFile(filepath.Join(dir, ManifestName)); err != nil {
-			t.Fatal(err)
-		}
-		_, err = decode(data)
-		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", what, err, c.want)
-		}
-	}
-	if err := validate(Manifest{SchemaVersion: SchemaVersionImages, Architecture: runtime.GOARCH, KubernetesVersion: "v1.36.3"}); err == nil {
-		t.Error("a manifest of nothing is good")
 	}
 }
 
