@@ -73,7 +73,19 @@ func load(t *testing.T) payload.Payload {
 // up is a fresh cluster at the old version.
 func up(t *testing.T, workers int) (*cluster.Cluster, *kubernetes.Clientset) {
 	t.Helper()
+	prepare(t, workers)
+	return upOn(t, ground(t), workers)
+}
+
+// prepare makes the snapshots that upOn starts from.
+func prepare(t *testing.T, workers int) {
+	t.Helper()
 	must(t, cluster.Prepare(t.Context(), cluster.Options{Set: from, Workers: workers, Progress: lines{t}}))
+}
+
+// ground is an empty one.
+func ground(t *testing.T) *host.Ground {
+	t.Helper()
 	g, err := host.Open(t.Context(), host.Options{Progress: lines{t}})
 	must(t, err)
 	t.Cleanup(func() {
@@ -81,6 +93,12 @@ func up(t *testing.T, workers int) (*cluster.Cluster, *kubernetes.Clientset) {
 			t.Errorf("clean up: %v", err)
 		}
 	})
+	return g
+}
+
+// upOn is a fresh cluster at the old version on a ground, after prepare.
+func upOn(t *testing.T, g *host.Ground, workers int) (*cluster.Cluster, *kubernetes.Clientset) {
+	t.Helper()
 	start := time.Now()
 	c, err := cluster.Up(t.Context(), g, cluster.Options{Set: from, Workers: workers, Progress: lines{t}})
 	must(t, err)
