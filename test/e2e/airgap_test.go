@@ -99,9 +99,9 @@ func carried(t *testing.T) cargo {
 }
 
 // local runs the program on this machine.
-func local(t *testing.T, p cargo, args ...string) string {
+func local(t *testing.T, p cargo, args ...string) {
 	t.Helper()
-	return outside(t, append([]string{p.Upgrader}, args...), "COSIGN_PASSWORD=a password")
+	outside(t, append([]string{p.Upgrader}, args...), "COSIGN_PASSWORD=a password")
 }
 
 // outside runs a command on this machine, and returns its last line.

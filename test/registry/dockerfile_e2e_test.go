@@ -29,9 +29,9 @@ import (
 // product is the program, a bundle and its image, made by the program itself.
 type product struct{ upgrader, bundle, archive string }
 
-func (p product) run(t *testing.T, args ...string) string {
+func (p product) run(t *testing.T, args ...string) {
 	t.Helper()
-	return command(t, "", nil, p.upgrader, args...)
+	command(t, "", nil, p.upgrader, args...)
 }
 
 func command(t *testing.T, dir string, env []string, name string, args ...string) string {
