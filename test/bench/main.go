@@ -17,13 +17,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
-	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -84,46 +79,6 @@ func put(rows ...figures.Row) error {
 		fmt.Printf("%-18s %8.3f %-6s goal %s%s\n", r.Name, r.Value, r.Unit, r.Goal, mark)
 	}
 	return figures.Put("bench", rows...)
-}
-
-var benchLine = regexp.MustCompile(`(?m)^Benchmark(Cp|Stage|Restage)\S*\s+1\s+(\d+) ns/op`)
-
-// stage runs the image package's benchmarks, which move the same 600 MB, in
-// turns.
-func stage(ctx context.Context) error {
-	root, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
-	if err != nil {
-		return err
-	}
-	fmt.Println("== staging 600 MB with verification, cp -r, and staging again: 10 times in turns")
-	samples := map[string][]float64{}
-	for range 10 {
-		cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "^Benchmark(Cp|Stage|Restage)$", "-benchtime", "1x", "./image")
-		cmd.Dir = filepath.Dir(strings.TrimSpace(string(root)))
-		cmd.Stderr = os.Stderr
-		out, err := cmd.Output()
-		if err != nil {
-			return fmt.Errorf("benchmarks of package image: %w\n%s", err, out)
-		}
-		for _, m := range benchLine.FindAllStringSubmatch(string(out), -1) {
-			ns, err := strconv.ParseFloat(m[2], 64)
-			if err != nil {
-				return err
-			}
-			samples[m[1]] = append(samples[m[1]], ns/1e9)
-		}
-	}
-	for _, name := range []string{"Cp", "Stage", "Restage"} {
-		if len(samples[name]) != 10 {
-			return fmt.Errorf("benchmark %s: %d samples, want 10", name, len(samples[name]))
-		}
-	}
-	cp, staged, again := median(samples["Cp"]), median(samples["Stage"]), median(samples["Restage"])
-	return put(
-		figures.Info("cp_seconds", cp, "s"), figures.Info("stage_seconds", staged, "s"),
-		figures.AtMost("stage_vs_cp", staged/cp, "ratio", 1.0),
-		figures.AtMost("restage_ratio", again/staged, "ratio", 0.1),
-	)
 }
 
 func median(v []float64) float64 {
