@@ -2,19 +2,24 @@ package image
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 
-	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/match"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
+
+	"github.com/node-upgrader/node-upgrader/image/oci"
 )
 
-// registries are asked for images, with the credentials of the usual Docker
-// configuration.
-type registries struct{ mirrors map[string]string }
+// registries are asked for images.
+type registries struct {
+	client  *oci.Registries
+	mirrors map[string]string
+}
 
 // find takes of an index the index itself and the one manifest of the platform:
 // so the image has on the node the digest that it has in the registry.
@@ -23,28 +28,27 @@ func (r registries) find(ctx context.Context, ref, arch string) (foundImage, err
 	if err != nil {
 		return foundImage{}, err
 	}
-	d, err := remote.Get(at, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain),
-		remote.WithPlatform(v1.Platform{OS: "linux", Architecture: arch}))
+	a, err := r.client.Find(ctx, at.Repository, at.TagStr(), "")
 	if err != nil {
-		return foundImage{}, fmt.Errorf("fetch %s: %w", at, err)
+		return foundImage{}, err
 	}
-	img, err := d.Image()
-	if err != nil {
-		return foundImage{}, fmt.Errorf("fetch %s for linux/%s: %w", at, arch, err)
+	var found foundImage
+	switch m := a.Manifest.(type) {
+	case v1.Image:
+		found, err = imageOf(m)
+	case v1.ImageIndex:
+		found, err = imageIn(m, arch)
+	default:
+		err = fmt.Errorf("it is a %T", m)
 	}
-	found, err := imageOf(img)
 	if err != nil {
 		return found, fmt.Errorf("fetch %s: %w", at, err)
-	}
-	if d.MediaType.IsIndex() {
-		found.target = d.Descriptor
-		found.content[d.Digest.String()] = d.Manifest
 	}
 	return found, nil
 }
 
 // at is where an image is fetched from.
-func (r registries) at(ref string) (name.Reference, error) {
+func (r registries) at(ref string) (name.Tag, error) {
 	for registry, mirror := range r.mirrors {
 		if rest, ok := strings.CutPrefix(ref, registry+"/"); ok {
 			ref = strings.TrimSuffix(mirror, "/") + "/" + rest
@@ -52,6 +56,27 @@ func (r registries) at(ref string) (name.Reference, error) {
 		}
 	}
 	return name.NewTag(ref, name.StrictValidation)
+}
+
+// imageIn is an index with its image for an architecture.
+func imageIn(index v1.ImageIndex, arch string) (foundImage, error) {
+	images, err := partial.FindImages(index, match.Platforms(v1.Platform{OS: "linux", Architecture: arch}))
+	if err != nil {
+		return foundImage{}, err
+	}
+	if len(images) == 0 {
+		return foundImage{}, fmt.Errorf("it has no image for linux/%s", arch)
+	}
+	found, err := imageOf(images[0])
+	if err != nil {
+		return found, err
+	}
+	raw, err1 := index.RawManifest()
+	media, err2 := index.MediaType()
+	digest, err3 := v1.NewHash(digestOf(raw))
+	found.target = v1.Descriptor{MediaType: media, Size: int64(len(raw)), Digest: digest}
+	found.content[digest.String()] = raw
+	return found, errors.Join(err1, err2, err3)
 }
 
 // imageOf is an image without an index.

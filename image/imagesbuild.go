@@ -19,6 +19,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/pelletier/go-toml/v2"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/node-upgrader/node-upgrader/image/oci"
 )
 
 // ContainerImageOptions say which images a bundle brings, and where they come from.
@@ -36,6 +38,8 @@ type ContainerImageOptions struct {
 	// Mirrors are where a registry's images are fetched from: registry to
 	// registry/path. The names stay.
 	Mirrors map[string]string
+	// Registry says how these are spoken to.
+	Registry oci.RegistryOptions
 }
 
 // wanted is an image to be brought, and under which name it is fetched.
@@ -58,6 +62,14 @@ type imageSource interface {
 	find(ctx context.Context, name, arch string) (foundImage, error)
 }
 
+func (o ContainerImageOptions) source() (imageSource, error) {
+	if len(o.From) > 0 {
+		return openArchives(o.From)
+	}
+	client, err := oci.NewRegistries(o.Registry)
+	return registries{client, o.Mirrors}, err
+}
+
 // addImages puts the images into the bundle that is being made in dir, and into
 // its manifest. The bundle's programs are there already.
 func addImages(ctx context.Context, o ContainerImageOptions, dir string, m *Manifest) error {
@@ -65,11 +77,9 @@ func addImages(ctx context.Context, o ContainerImageOptions, dir string, m *Mani
 	if err != nil {
 		return err
 	}
-	var source imageSource = registries{o.Mirrors}
-	if len(o.From) > 0 {
-		if source, err = openArchives(o.From); err != nil {
-			return err
-		}
+	source, err := o.source()
+	if err != nil {
+		return err
 	}
 	l := layoutWriter{dir: filepath.Join(dir, Images), arch: m.Architecture}
 	for _, w := range list {

@@ -15,10 +15,11 @@ import (
 
 // imageFlags are those of `bundle build` for the control plane's images.
 type imageFlags struct {
-	images  bool
-	list    string
-	mirrors []string
-	options image.ContainerImageOptions
+	images   bool
+	list     string
+	mirrors  []string
+	registry registryFlags
+	options  image.ContainerImageOptions
 }
 
 func (f *imageFlags) bind(fs *pflag.FlagSet) {
@@ -27,6 +28,7 @@ func (f *imageFlags) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&f.options.Repository, "image-repository", "", "with --images: private registry that kubeadm shall take the images from, instead of registry.k8s.io")
 	fs.StringArrayVar(&f.options.From, "images-from", nil, "with --images: directory with archives of the images, instead of a registry")
 	fs.StringArrayVar(&f.mirrors, "image-mirror", nil, "with --images: REGISTRY=REGISTRY/PATH, where a registry's images are fetched from; their names stay")
+	f.registry.bind(fs)
 }
 
 // validate returns nil where no images are asked for.
@@ -38,6 +40,7 @@ func (f *imageFlags) validate() (*image.ContainerImageOptions, error) {
 		return nil, nil //nolint:nilnil // none are asked for
 	}
 	o := f.options
+	o.Registry = f.registry.options()
 	if len(o.From) > 0 && len(f.mirrors) > 0 {
 		return nil, &steps.UsageError{Reason: "bundle build: either --images-from or --image-mirror: with the first no registry is asked"}
 	}

@@ -19,9 +19,13 @@ func (f *registryFlags) bind(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.PlainHTTP, "plain-http", false, "let passwords and images go over the network in the clear; on this machine's own address that is allowed anyway")
 }
 
-func (f registryFlags) open() (*oci.Registries, error) {
+func (f registryFlags) options() oci.RegistryOptions {
 	f.UserAgent = "node-upgrader/" + ownVersion()
-	return oci.NewRegistries(oci.RegistryOptions(f))
+	return oci.RegistryOptions(f)
+}
+
+func (f registryFlags) open() (*oci.Registries, error) {
+	return oci.NewRegistries(f.options())
 }
 
 func newMirror() *cobra.Command {
