@@ -16,6 +16,7 @@ func symptomHint(err error) string {
 	var (
 		job     *hostexec.JobError
 		command *hostexec.CommandError
+		step    *StepError
 	)
 	switch file := pathOf(err); {
 	case file == "":
@@ -34,7 +35,11 @@ func symptomHint(err error) string {
 	if errors.As(err, &command) {
 		return "run it by hand: " + command.Argv[0]
 	}
-	return "run the same command again when the cause is mended; upgrader status shows where the node stands"
+	hint := "run the same command again when the cause is mended"
+	if errors.As(err, &step) { // and not, say, a bundle that cannot be built
+		hint += "; upgrader status shows where the node stands"
+	}
+	return hint
 }
 
 // pathOf is the directory of the file that an error is about, "" without one.

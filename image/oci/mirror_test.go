@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"sync"
 	"testing"
 
@@ -193,12 +194,10 @@ func TestMirrorInterrupted(t *testing.T) {
 	all := signedImage(t)
 	o := MirrorOptions{Source: Place{Path: archiveOf(t, all)}, Dest: to.place(t, "upgrader:v1.36.3"), Registries: registries}
 	ctx, cancel := context.WithCancel(t.Context())
-	n := 0
+	var n atomic.Int32
 	to.before = func(_ http.ResponseWriter, r *http.Request) bool {
-		if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/blobs/") {
-			if n++; n == 4 {
-				cancel()
-			}
+		if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/blobs/") && n.Add(1) == 4 {
+			cancel()
 		}
 		return false
 	}
@@ -208,7 +207,6 @@ func TestMirrorInterrupted(t *testing.T) {
 	if _, err := registries.Find(t.Context(), o.Dest.Repository, "v1.36.3", ""); !errors.Is(err, ErrNotFound) {
 		t.Errorf("half an image has its tag: %v", err)
 	}
-	to.before = nil
 	to.count("")
 	if _, err := Mirror(t.Context(), o); err != nil {
 		t.Fatal(err)
