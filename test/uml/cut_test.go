@@ -109,6 +109,13 @@ func (c *cuts) prepare() {
 	} {
 		must(t, m.CopyIn(from, to))
 	}
+	pause, err := filepath.Glob(filepath.Join(from.Components().Images, "pause_*.tar"))
+	must(t, err)
+	if len(pause) != 1 {
+		t.Fatalf("images of the sandbox: %q", pause)
+	}
+	must(t, m.CopyIn(pause[0], "/root/pause.tar"))
+	sh(t, m, "ctr -n k8s.io images import /root/pause.tar")
 	must(t, m.WriteFile("/var/lib/kubelet/config.yaml", []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"), 0o644))
 	sh(t, m, "systemctl enable --now kubelet")
 	c.old = c.digests(m)
