@@ -56,22 +56,46 @@ func buildSet(ctx context.Context, out string, each []BuildOptions) (bundles []*
 	if err := os.Mkdir(next, 0o755); err != nil {
 		return nil, err
 	}
-	for _, o := range each {
+	bundles = make([]*Bundle, len(each))
+	var asked []wanted // the images, as this machine's own kubeadm says
+	for _, i := range nativeFirst(each) {
+		o := each[i]
 		if !slices.Contains(Architectures(), o.Architecture) {
 			return nil, fmt.Errorf("architecture %q is not known", o.Architecture)
+		}
+		if o.Images != nil {
+			images := *o.Images
+			images.asked = &asked
+			o.Images = &images
 		}
 		o.Out = filepath.Join(next, o.Architecture)
 		b, err := build(ctx, o)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", o.Architecture, err)
 		}
-		b.Dir = filepath.Join(out, o.Architecture)
-		bundles = append(bundles, b)
+		bundles[i] = b
+	}
+	for i, b := range bundles {
+		b.Dir = filepath.Join(out, each[i].Architecture)
 	}
 	if err := timeless(next); err != nil {
 		return nil, err
 	}
 	return bundles, moveIn(next, final, replaces)
+}
+
+// nativeFirst are the indices of each, that of this machine's architecture first:
+// its programs can be asked.
+func nativeFirst(each []BuildOptions) []int {
+	order := make([]int, 0, len(each))
+	for i, o := range each {
+		if foreign(o.Architecture) {
+			order = append(order, i)
+		} else {
+			order = slices.Insert(order, 0, i)
+		}
+	}
+	return order
 }
 
 // checkSet checks that a directory has nothing but bundles in it, each under its

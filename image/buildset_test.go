@@ -19,11 +19,11 @@ func TestBuildSet(t *testing.T) {
 	other := BuildOptions{From: componentDir(t, elf.EM_AARCH64, nil), Architecture: "arm64", Expect: expect}
 	out := filepath.Join(t.TempDir(), "bundles")
 	for range 2 { // the second replaces the first
-		bundles, err := BuildSet(t.Context(), out, []BuildOptions{own, other})
+		bundles, err := BuildSet(t.Context(), out, []BuildOptions{other, own}) // this machine's are built first
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i, arch := range []string{"amd64", "arm64"} {
+		for i, arch := range []string{"arm64", "amd64"} {
 			b := bundles[i]
 			if b.Dir != filepath.Join(out, arch) || b.Manifest.Architecture != arch || b.Version(Runc) != "v1.4.3" {
 				t.Errorf("%s, %s: %+v", b.Dir, b.Manifest.Architecture, b.Manifest.Components)

@@ -200,6 +200,13 @@ sandbox = "registry.k8s.io/pause:3.10.1"'`)
 	if _, err := wantedImages(t.Context(), ContainerImageOptions{}, dir, "s390x", "v1.36.3"); err == nil || !strings.Contains(err.Error(), "give the list") {
 		t.Errorf("a foreign architecture: %v", err)
 	}
+	// In a set, what this machine's programs have said is for the others too.
+	together := ContainerImageOptions{Repository: "r.example/k8s", asked: &[]wanted{}}
+	own, err1 := wantedImages(t.Context(), together, dir, runtime.GOARCH, "v1.36.3")
+	other, err2 := wantedImages(t.Context(), together, dir, "s390x", "v1.36.3")
+	if diff := cmp.Diff(own, other, cmp.AllowUnexported(wanted{})); err1 != nil || err2 != nil || diff != "" || len(own) != 2 {
+		t.Errorf("%v, %v\n%s", err1, err2, diff)
+	}
 }
 
 func TestSandboxImage(t *testing.T) {

@@ -40,6 +40,10 @@ type ContainerImageOptions struct {
 	Mirrors map[string]string
 	// Registry says how these are spoken to.
 	Registry oci.RegistryOptions
+
+	// asked is what the programs for this machine have named, for those of the
+	// same set that cannot be asked; nil for a single bundle.
+	asked *[]wanted
 }
 
 // wanted is an image to be brought, and under which name it is fetched.
@@ -105,6 +109,9 @@ func wantedImages(ctx context.Context, o ContainerImageOptions, dir, arch, kuber
 	for _, n := range o.List {
 		list = append(list, wanted{n, n})
 	}
+	if len(list) == 0 && o.asked != nil {
+		list = slices.Clone(*o.asked)
+	}
 	if len(list) == 0 {
 		if foreign(arch) {
 			return nil, fmt.Errorf("the programs for %s cannot be asked on this machine which images they need: give the list (upgrader bundle inspect --output images, of a bundle of the same version for this machine)", arch)
@@ -113,7 +120,10 @@ func wantedImages(ctx context.Context, o ContainerImageOptions, dir, arch, kuber
 		if list, err = askImages(ctx, o.Repository, dir, kubernetes); err != nil {
 			return nil, err
 		}
-	} else if o.Repository != "" {
+		if o.asked != nil {
+			*o.asked = slices.Clone(list)
+		}
+	} else if o.Repository != "" && len(o.List) > 0 {
 		return nil, errors.New("a list of images has whole names: no other repository can be given")
 	}
 	for i, w := range list {
