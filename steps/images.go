@@ -123,17 +123,20 @@ func (l *imagesLook) compare(ctx context.Context, env Env, names []string) error
 	return nil
 }
 
-// broughtAs is the bundle's image for a name: that with the name, else the only
-// one with its last part, since a cluster may have its images in a registry of
-// its own.
+// broughtAs is the bundle's image for a name, as CRI has it: that with the digest
+// of the name; without one that with the name, else the only one with its last
+// part, since a cluster may have its images in a registry of its own.
 func broughtAs(brought []image.ContainerImage, name string) *image.ContainerImage {
 	var same []*image.ContainerImage
+	_, digest, byDigest := strings.Cut(name, "@")
 	for i := range brought {
-		if brought[i].Name == name {
-			return &brought[i]
+		b := &brought[i]
+		have := cri.ImageName(b.Name)
+		if byDigest && b.Target.Digest.String() == digest || have == name {
+			return b
 		}
-		if path.Base(brought[i].Name) == path.Base(name) && !slices.ContainsFunc(same, func(o *image.ContainerImage) bool { return o.ID == brought[i].ID }) {
-			same = append(same, &brought[i])
+		if !byDigest && path.Base(have) == path.Base(name) && !slices.ContainsFunc(same, func(o *image.ContainerImage) bool { return o.ID == b.ID }) {
+			same = append(same, b)
 		}
 	}
 	if len(same) == 1 {

@@ -12,11 +12,12 @@ import (
 
 	"github.com/node-upgrader/node-upgrader/hostexec"
 	"github.com/node-upgrader/node-upgrader/image"
+	"github.com/node-upgrader/node-upgrader/steps/cri"
 )
 
 // neededImages are the names that the new version will ask for on this node, by
-// the cluster's own configuration: its registry, its etcd, its add-ons. A worker
-// runs kube-proxy, and CoreDNS may be scheduled onto it.
+// the cluster's own configuration: its registry, its etcd, its add-ons; as CRI
+// has them. A worker runs kube-proxy, and CoreDNS may be scheduled onto it.
 func neededImages(ctx context.Context, env Env, daemon containerdDaemon) ([]string, error) {
 	kubeadm, err := program(ctx, env, image.Kubeadm, "kubeadm")
 	if err != nil {
@@ -45,6 +46,9 @@ func neededImages(ctx context.Context, env Env, daemon containerdDaemon) ([]stri
 	}
 	if sandbox != "" {
 		names = append(names, sandbox)
+	}
+	for i, name := range names {
+		names[i] = cri.ImageName(name)
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil

@@ -48,7 +48,7 @@ type Image struct {
 }
 
 // Images is containerd's store of images, of the namespace in which CRI and the
-// kubelet have theirs.
+// kubelet have theirs. A name is one as CRI has it: see ImageName.
 type Images interface {
 	// Image is what containerd has under a name, for a snapshotter; nil when
 	// there is nothing.

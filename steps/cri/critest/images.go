@@ -61,7 +61,7 @@ func (c *client) Pull(ctx context.Context, name string) error {
 	if !ok {
 		return fmt.Errorf("critest: pull image %s: no registry answers", name)
 	}
-	c.store(name, func(o *cri.Image) { o.ID, o.Ready = id, true })
+	c.store(cri.ImageName(name), func(o *cri.Image) { o.ID, o.Ready = id, true })
 	return nil
 }
 
