@@ -42,6 +42,7 @@ func TestSandboxesWithoutProcesses(t *testing.T) {
 	c, client := up(t, 0)
 	cp := c.ControlPlane
 	must(t, p.CopyTo(cp))
+	must(t, p.ImportImages(t.Context(), cp))
 	lost := strings.Fields(sh(t, cp, "sh", "-ec", lose))
 	if len(lost) != 3 {
 		t.Fatalf("took the processes out of %v, want 3 sandboxes", lost)
