@@ -44,22 +44,17 @@ func verifyImage(ctx context.Context, out io.Writer, path, key string) error {
 		return err
 	}
 	defer l.Close()
-	all, err := l.Artifacts()
+	images, err := l.Images()
 	if err != nil {
 		return err
 	}
 	v := imageVerifier{l, keys, out}
-	images := 0
-	for _, a := range all {
-		if oci.IsAttached(a.Tag) {
-			continue
-		}
-		images++
+	for _, a := range images {
 		if err := v.image(ctx, a.Manifest); err != nil {
 			return err
 		}
 	}
-	if images == 0 {
+	if len(images) == 0 {
 		return &steps.HintError{Err: fmt.Errorf("%s: there is no image in it", path), Hint: "make one: upgrader bundle image"}
 	}
 	return l.Verify()

@@ -50,12 +50,12 @@ func AttachedTag(digest v1.Hash, kind string) string {
 	return digest.Algorithm + "-" + digest.Hex + "." + kind
 }
 
-var attached = regexp.MustCompile(`^sha256-[0-9a-f]{64}(\.[a-z]+)?$`)
+var attached = regexp.MustCompile(`^sha256-([0-9a-f]{64})(\.[a-z]+)?$`)
 
-// IsAttached tells whether a tag is one that belongs to another manifest: see
+// isAttached tells whether a tag is one that belongs to another manifest: see
 // AttachedTag. The tag without a kind lists a manifest's referrers in a registry
-// that has no API for them.
-func IsAttached(tag string) bool { return attached.MatchString(tag) }
+// that has no API for them. Whoever made the tag says so: see attachments.
+func isAttached(tag string) bool { return attached.MatchString(tag) }
 
 // descriptor is the artifact's entry in index.json.
 func (a Artifact) descriptor() (v1.Descriptor, error) {
@@ -65,7 +65,7 @@ func (a Artifact) descriptor() (v1.Descriptor, error) {
 	}
 	d.Annotations = map[string]string{}
 	switch {
-	case IsAttached(a.Tag):
+	case isAttached(a.Tag):
 		d.Annotations[annotationAttached] = a.Tag
 	case a.Tag != "":
 		d.Annotations[annotationTag] = a.Tag

@@ -3,7 +3,6 @@ package oci
 import (
 	"context"
 	"errors"
-	"slices"
 )
 
 // Images are the images at a place, without what is attached to them: the one of
@@ -21,18 +20,10 @@ func (r *Registries) Images(ctx context.Context, p Place) (list []Artifact, done
 	if err != nil {
 		return nil, nil, err
 	}
-	if list, err = l.images(); err != nil {
+	if list, err = l.Images(); err != nil {
 		return nil, nil, errors.Join(err, l.Close())
 	}
 	return list, l.Close, nil
-}
-
-func (l *Layout) images() ([]Artifact, error) {
-	list, err := l.Artifacts()
-	if err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(list, func(a Artifact) bool { return IsAttached(a.Tag) || subject(a.Manifest) != nil }), nil
 }
 
 // RepositoryOf is the repository of a full name, without tag and digest; "" where

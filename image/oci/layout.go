@@ -91,7 +91,10 @@ func (l *Layout) read() error {
 		// What lies in the descriptor instead of a blob is checked by nobody.
 		l.index.Manifests[i].Data = nil
 	}
-	return checkDescriptors(indexFile, l.index.Manifests)
+	if err := checkDescriptors(indexFile, l.index.Manifests); err != nil {
+		return err
+	}
+	return checkNames(l.index.Manifests)
 }
 
 func (l *Layout) decode(name string, into any) error {

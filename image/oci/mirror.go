@@ -157,7 +157,7 @@ func (s inLayout) image() (Artifact, error) {
 	if s.which != "" {
 		return s.Find(s.which)
 	}
-	list, err := s.images()
+	list, err := s.Images()
 	if err != nil {
 		return Artifact{}, err
 	}
@@ -176,10 +176,17 @@ func (s inLayout) referrers(digest v1.Hash) ([]Artifact, error) {
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(list, func(a Artifact) bool {
+	list = slices.DeleteFunc(list, func(a Artifact) bool {
 		d := subject(a.Manifest)
 		return d == nil || d.Digest != digest
-	}), nil
+	})
+	for i := range list {
+		list[i].Name = "" // containerd shall not import it
+		if !isAttached(list[i].Tag) {
+			list[i].Tag = ""
+		}
+	}
+	return list, nil
 }
 
 // subject is the manifest that another one refers to.

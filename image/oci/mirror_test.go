@@ -100,9 +100,9 @@ func both(t *testing.T, a, b *server) *Registries {
 	return client(t, RegistryOptions{CAFile: file})
 }
 
-// attachments are a signature by tag for the index and one for an architecture,
+// attachedFixture are a signature by tag for the index and one for an architecture,
 // an SBOM that is signed, and a referrer.
-func attachments(t *testing.T, index v1.ImageIndex) []Artifact {
+func attachedFixture(t *testing.T, index v1.ImageIndex) []Artifact {
 	t.Helper()
 	list, err := index.IndexManifest()
 	if err != nil {
@@ -142,7 +142,7 @@ func TestMirror(t *testing.T) {
 			registries := both(t, from, to)
 			index := testImage(t)
 			source := from.place(t, "build/upgrader:v1.36.3")
-			all := append(attachments(t, index), Artifact{Tag: "v1.36.3", Manifest: index})
+			all := append(attachedFixture(t, index), Artifact{Tag: "v1.36.3", Manifest: index})
 			if err := registries.Push(t.Context(), source.Repository, all...); err != nil {
 				t.Fatal(err)
 			}

@@ -2,6 +2,7 @@ package oci
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -70,9 +71,9 @@ func writeArchive(ctx context.Context, file string, all []Artifact, progress Pro
 }
 
 // WriteLayout puts artifacts into a layout's directory, which is made where it
-// is missing. What is there stays; an artifact of the same tag is replaced. It
-// can be repeated after an interruption: blobs that are there are hashed instead
-// of written.
+// is missing. What is there stays; an artifact of the same tag is replaced, and
+// what was attached to it goes with it. It can be repeated after an interruption:
+// blobs that are there are hashed instead of written.
 func WriteLayout(ctx context.Context, dir string, all []Artifact, progress Progress) error {
 	if err := writeLayout(ctx, dir, all, progress); err != nil {
 		return fmt.Errorf("write OCI layout %s: %w", dir, err)
@@ -81,7 +82,7 @@ func WriteLayout(ctx context.Context, dir string, all []Artifact, progress Progr
 }
 
 func writeLayout(ctx context.Context, dir string, all []Artifact, progress Progress) error {
-	old, err := existing(dir)
+	old, err := existing(dir, all)
 	if err != nil {
 		return err
 	}
@@ -111,7 +112,8 @@ func writeLayout(ctx context.Context, dir string, all []Artifact, progress Progr
 }
 
 // Add puts artifacts into a layout or an archive that is there already. One of
-// the same tag is replaced. An archive is written anew.
+// the same tag is replaced, and what was attached to it goes with it. An archive
+// is written anew.
 func Add(ctx context.Context, path string, all ...Artifact) error {
 	l, err := Open(path)
 	if err != nil {
@@ -125,15 +127,17 @@ func Add(ctx context.Context, path string, all ...Artifact) error {
 	if err != nil {
 		return err
 	}
-	for _, a := range all {
-		list = slices.DeleteFunc(list, func(old Artifact) bool { return a.Tag != "" && a.Tag == old.Tag })
-		list = append(list, a)
+	gone, err := l.orphans(all)
+	if err != nil {
+		return err
 	}
-	return WriteArchive(ctx, path, list, nil)
+	list = slices.DeleteFunc(without(list, all), func(a Artifact) bool { return gone[a.id()] })
+	return WriteArchive(ctx, path, append(list, all...), nil)
 }
 
-// existing are the descriptors of a layout that is there.
-func existing(dir string) ([]v1.Descriptor, error) {
+// existing are the descriptors of a layout that is there, and stay when all is
+// put into it.
+func existing(dir string, all []Artifact) ([]v1.Descriptor, error) {
 	if _, err := os.Lstat(filepath.Join(dir, indexFile)); errors.Is(err, fs.ErrNotExist) {
 		entries, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -150,7 +154,14 @@ func existing(dir string) ([]v1.Descriptor, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l.index.Manifests, l.Close()
+	defer l.Close()
+	gone, err := l.orphans(all)
+	if err != nil { // of a manifest that a crash spoiled, which may be written again now
+		return l.index.Manifests, nil //nolint:nilerr // what stays too long is named by Images
+	}
+	return slices.DeleteFunc(l.index.Manifests, func(d v1.Descriptor) bool {
+		return gone[cmp.Or(artifactOf(d, nil).Tag, d.Digest.String())]
+	}), nil
 }
 
 const layoutVersion = `{"imageLayoutVersion":"1.0.0"}`
