@@ -27,6 +27,10 @@ type imageNeed struct {
 	// brought is the bundle's; nil: it has to be pulled where it is not there.
 	brought *image.ContainerImage
 	have    *cri.Image // what containerd has under the name; nil: nothing
+	// optional: the upgrade does without it, where neither the bundle nor a
+	// registry has it.
+	optional bool
+	left     bool // optional, and could not be pulled
 }
 
 // here tells whether a container can be made of it.
@@ -75,7 +79,7 @@ func lookImages(ctx context.Context, env Env) (imagesLook, error) {
 		return l, err
 	}
 	l.snapshotter, l.root = config.snapshotter(), config.rootDir()
-	names, err := neededImages(ctx, env, daemon)
+	needs, err := neededImages(ctx, env, daemon)
 	var refused *hostexec.CommandError
 	switch {
 	case errors.Is(err, hostexec.ErrNotOnHost):
@@ -87,11 +91,11 @@ func lookImages(ctx context.Context, env Env) (imagesLook, error) {
 	case err != nil:
 		return l, err
 	}
-	return l, l.compare(ctx, env, names)
+	return l, l.compare(ctx, env, needs)
 }
 
 // compare fills in what the bundle and the node have.
-func (l *imagesLook) compare(ctx context.Context, env Env, names []string) error {
+func (l *imagesLook) compare(ctx context.Context, env Env, needs []imageNeed) error {
 	brought, err := env.Bundle.Images(ctx)
 	if err != nil {
 		return err
@@ -102,9 +106,9 @@ func (l *imagesLook) compare(ctx context.Context, env Env, names []string) error
 		return nil
 	}
 	defer client.Close()
-	for _, name := range names {
-		n := imageNeed{name: name, brought: broughtAs(brought, name)}
-		if n.have, err = client.Image(ctx, name, l.snapshotter); err != nil {
+	for _, n := range needs {
+		n.brought = broughtAs(brought, n.name)
+		if n.have, err = client.Image(ctx, n.name, l.snapshotter); err != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
@@ -114,8 +118,8 @@ func (l *imagesLook) compare(ctx context.Context, env Env, names []string) error
 		}
 		if n.clashes() {
 			l.blocks = append(l.blocks, Block{
-				Reason: fmt.Sprintf("image %s is on this node as %.19s, and the bundle's is %.19s", name, n.have.ID, n.brought.ID),
-				Hint:   fmt.Sprintf("if the bundle's is the right one: ctr -n k8s.io images rm %s (containers that run go on); else build the bundle with the other", name),
+				Reason: fmt.Sprintf("image %s is on this node as %.19s, and the bundle's is %.19s", n.name, n.have.ID, n.brought.ID),
+				Hint:   fmt.Sprintf("if the bundle's is the right one: ctr -n k8s.io images rm %s (containers that run go on); else build the bundle with the other", n.name),
 			})
 		}
 		l.needs = append(l.needs, n)
@@ -150,15 +154,24 @@ func (l imagesLook) missing() []imageNeed {
 	return slices.DeleteFunc(slices.Clone(l.needs), imageNeed.here)
 }
 
-// state adds what is to be done to the images to that of the copy step.
+// due are those of them without which there is no upgrade, and those that only
+// have to be imported.
+func (l imagesLook) due() []imageNeed {
+	return slices.DeleteFunc(l.missing(), func(n imageNeed) bool { return n.optional && n.brought == nil })
+}
+
+// state adds what is to be done to the images to that of the copy step. One that
+// the upgrade does without gives no reason to run, and is pulled by a run that
+// has another.
 func (l imagesLook) state(env Env, s *State) error {
-	missing := l.missing()
+	due := l.due()
 	if l.unknown != "" {
 		s.Facts = append(s.Facts, Fact{Name: "images", Have: "cannot be told: " + l.unknown})
 	} else if len(l.needs) > 0 {
-		s.Facts = append(s.Facts, Fact{"images", fmt.Sprint(len(l.needs) - len(missing)), fmt.Sprint(len(l.needs))})
+		want := len(l.needs) - len(l.missing()) + len(due)
+		s.Facts = append(s.Facts, Fact{"images", fmt.Sprint(want - len(due)), fmt.Sprint(want)})
 	}
-	for _, n := range missing {
+	for _, n := range due {
 		change := Change{"pull", n.name}
 		if n.brought != nil {
 			change.Verb = "import"
@@ -168,6 +181,15 @@ func (l imagesLook) state(env Env, s *State) error {
 	for _, n := range l.needs {
 		if n.here() && !n.ours(env) {
 			s.Changes = append(s.Changes, Change{"pin", n.name})
+		}
+	}
+	for _, n := range l.missing() {
+		if !n.optional || n.brought != nil {
+			continue
+		}
+		s.Facts = append(s.Facts, Fact{Name: n.name, Have: "not on this node, and not in the bundle: pods that need it wait until the kubelet can pull it; else " + bringByHand + n.name})
+		if len(s.Changes) > 0 || s.Phase == Needed {
+			s.Changes = append(s.Changes, Change{"pull", n.name})
 		}
 	}
 	s.Blocks = append(s.Blocks, l.blocks...)
@@ -223,79 +245,4 @@ func (l imagesLook) room(env Env) ([]Block, error) {
 		Reason: fmt.Sprintf("disk: %s has %d MiB free, the bundle's images take up to %d MiB, and the kubelet evicts pods under %d MiB", l.root, free.Bytes>>20, need>>20, reserve>>20),
 		Hint:   fmt.Sprintf("free %d MiB on the file system of %s (crictl rmi --prune removes images that nothing uses)", (need+reserve-free.Bytes)>>20+1, l.root),
 	}}, nil
-}
-
-// importAll brings what the bundle has, read from bundle, and pins all that is
-// needed. Images are only added: nothing that runs notices. It is idempotent; cut
-// short, the next call goes on with the image at which it was.
-func (l imagesLook) importAll(ctx context.Context, env Env, bundle *image.Bundle) error {
-	client, err := env.Runtime(ctx)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	for _, n := range l.needs {
-		if n.here() || n.brought == nil {
-			continue
-		}
-		env.Log.Info("importing", "image", n.name, "mib", n.brought.Size()>>20)
-		err := env.change(OpImportImage, n.name, func() error {
-			return client.Import(ctx, cri.Import{Name: n.name, Snapshotter: l.snapshotter, Image: *n.brought, Bundle: bundle})
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return l.pinAll(ctx, env, client)
-}
-
-// pinAll pins what was there or was pulled; what is imported is pinned already.
-func (l imagesLook) pinAll(ctx context.Context, env Env, client cri.Client) error {
-	for _, n := range l.needs {
-		if n.ours(env) || !n.here() && n.brought != nil {
-			continue
-		}
-		if err := env.change(OpPinImage, n.name, func() error { return client.Pin(ctx, n.name, env.Bundle.Digest) }); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// pullAll has containerd pull what the bundle does not bring: with its own
-// mirrors and credentials, which nobody else could try. The first that cannot be
-// pulled is a *BlockedError: nothing else has been changed.
-func (l imagesLook) pullAll(ctx context.Context, env Env) error {
-	missing := slices.DeleteFunc(l.missing(), func(n imageNeed) bool { return n.brought != nil })
-	if len(missing) == 0 {
-		return nil
-	}
-	client, err := env.Runtime(ctx)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	for i, n := range missing {
-		env.Log.Info("pulling", "image", n.name)
-		err := env.change(OpPullImage, n.name, func() error { return client.Pull(ctx, n.name) })
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if err == nil {
-			continue
-		}
-		reason := fmt.Sprintf("image %s is not on this node and cannot be pulled: %v", n.name, err)
-		if rest := missing[i+1:]; len(rest) > 0 {
-			names := make([]string, len(rest))
-			for j, o := range rest {
-				names[j] = o.name
-			}
-			reason += "; not on this node either: " + strings.Join(names, ", ")
-		}
-		return &BlockedError{Blocks: []Block{{
-			Reason: reason,
-			Hint:   "use a bundle that brings the images (upgrader bundle build --images), or bring them: ctr -n k8s.io images import FILE; or mend the way to the registry: crictl pull " + n.name,
-		}}}
-	}
-	return nil
 }

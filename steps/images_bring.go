@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -45,11 +46,14 @@ func bringImages(ctx context.Context, env Env, result *Result) error {
 	if err != nil {
 		return fmt.Errorf("look at the images: %w", err)
 	}
-	if err := blockedBy(state.Blocks); err != nil || len(state.Changes) == 0 {
+	if err := blockedBy(state.Blocks); err != nil || len(state.Changes)+len(l.missing()) == 0 {
 		return err
 	}
 	if err := l.pullAll(ctx, env); err != nil {
 		return err
+	}
+	if len(state.Changes) == 0 && !slices.ContainsFunc(l.missing(), func(n imageNeed) bool { return !n.left }) {
+		return nil
 	}
 	if err := l.importAll(ctx, env, env.Bundle); err != nil {
 		return err
@@ -59,8 +63,8 @@ func bringImages(ctx context.Context, env Env, result *Result) error {
 	defer cancel()
 	return poll(waiting, env, 200*time.Millisecond, func(ctx context.Context) error {
 		l, _, err := look(ctx)
-		if missing := l.missing(); err == nil && len(missing) > 0 {
-			err = fmt.Errorf("the container runtime does not show %s yet", missing[0].name)
+		if due := l.due(); err == nil && len(due) > 0 {
+			err = fmt.Errorf("the container runtime does not show %s yet", due[0].name)
 		}
 		return err
 	})

@@ -17,8 +17,10 @@ import (
 
 // neededImages are the names that the new version will ask for on this node, by
 // the cluster's own configuration: its registry, its etcd, its add-ons; as CRI
-// has them. A worker runs kube-proxy, and CoreDNS may be scheduled onto it.
-func neededImages(ctx context.Context, env Env, daemon containerdDaemon) ([]string, error) {
+// has them. A worker may run kube-proxy and CoreDNS, and upgrades without them: a
+// cluster may have something else in their place, and the kubelet may pull what
+// nobody else can, with the pods' own credentials.
+func neededImages(ctx context.Context, env Env, daemon containerdDaemon) ([]imageNeed, error) {
 	kubeadm, err := program(ctx, env, image.Kubeadm, "kubeadm")
 	if err != nil {
 		return nil, err
@@ -33,25 +35,25 @@ func neededImages(ctx context.Context, env Env, daemon containerdDaemon) ([]stri
 	if err != nil {
 		return nil, err
 	}
-	names := strings.Fields(string(out.Stdout))
-	if env.Node.Role == Worker {
-		names = slices.DeleteFunc(names, func(name string) bool {
-			component, _, _ := strings.Cut(path.Base(name), ":")
-			return component != "kube-proxy" && component != "coredns"
-		})
+	var needs []imageNeed
+	for name := range strings.FieldsSeq(string(out.Stdout)) {
+		component, _, _ := strings.Cut(path.Base(name), ":")
+		worker := env.Node.Role == Worker
+		if !worker || component == "kube-proxy" || component == "coredns" {
+			needs = append(needs, imageNeed{name: cri.ImageName(name), optional: worker})
+		}
 	}
 	sandbox, err := newSandboxImage(ctx, env, daemon)
 	if err != nil {
 		return nil, err
 	}
 	if sandbox != "" {
-		names = append(names, sandbox)
+		name := cri.ImageName(sandbox)
+		needs = slices.DeleteFunc(needs, func(n imageNeed) bool { return n.name == name })
+		needs = append(needs, imageNeed{name: name})
 	}
-	for i, name := range names {
-		names[i] = cri.ImageName(name)
-	}
-	slices.Sort(names)
-	return slices.Compact(names), nil
+	slices.SortFunc(needs, func(a, b imageNeed) int { return strings.Compare(a.name, b.name) })
+	return slices.CompactFunc(needs, func(a, b imageNeed) bool { return a.name == b.name }), nil
 }
 
 // imagesConfig is the cluster's configuration at the new version. Where the API

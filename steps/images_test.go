@@ -97,14 +97,20 @@ func TestCopyGoesOnWithTheImages(t *testing.T) {
 // refused before anything is staged.
 func TestCopyPulls(t *testing.T) {
 	n := newImagesNode(t, "r.example/k8s")
+	n.env.Node.Role = ControlPlane
 	there := "r.example/k8s/coredns:v1.14.2"
-	n.runtime.Change(func(s *critest.State) { s.Registry = map[string]string{there: "sha256:c"} })
+	n.runtime.Change(func(s *critest.State) {
+		s.Registry = map[string]string{there: "sha256:c"}
+		for _, name := range []string{"kube-apiserver:v1.36.3", "etcd:3.6.8-0", "pause:3.10.2"} {
+			s.Registry["r.example/k8s/"+name] = "sha256:" + name
+		}
+	})
 	state, err := n.copies()
 	var blocked *BlockedError
 	if !errors.As(err, &blocked) || ExitCode(err) != ExitBlocked || !slices.Contains(state.Changes, Change{"pull", there}) {
 		t.Fatalf("%v %+v", err, state)
 	}
-	for _, want := range []string{"image r.example/k8s/kube-proxy:v1.36.3 is not on this node and cannot be pulled", "no registry answers", "not on this node either: registry.k8s.io/pause:3.10.2"} {
+	for _, want := range []string{"image r.example/k8s/kube-proxy:v1.36.3 is not on this node and cannot be pulled", "no registry answers", "not on this node either: r.example/k8s/pause:3.10.2, registry.k8s.io/pause:3.10.2"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
@@ -118,7 +124,7 @@ func TestCopyPulls(t *testing.T) {
 		t.Errorf("something was staged: %v %v", there, err)
 	}
 	n.runtime.Change(func(s *critest.State) {
-		s.Registry = map[string]string{"r.example/k8s/kube-proxy:v1.36.3": "sha256:p"}
+		s.Registry["r.example/k8s/kube-proxy:v1.36.3"] = "sha256:p"
 		s.Images = map[string]string{"registry.k8s.io/pause:3.10.2": "sha256:3"}
 	})
 	if _, err := n.copies(); err != nil {

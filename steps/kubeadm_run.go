@@ -141,7 +141,7 @@ func (k *kubeadmState) run(ctx context.Context, env Env) error {
 // be told is left to kubeadm's own check.
 func haveImages(ctx context.Context, env Env) error {
 	images, err := lookImages(ctx, env)
-	if err != nil || images.unknown != "" || len(images.missing()) == 0 {
+	if err != nil || images.unknown != "" || len(images.due()) == 0 {
 		if err != nil && ctx.Err() == nil {
 			env.Log.Warn("cannot tell whether the images are there", "reason", err.Error())
 		}
