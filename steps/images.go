@@ -57,18 +57,21 @@ type imagesLook struct {
 
 // lookImages asks the bundle's kubeadm and containerd which images this node
 // will need, and the node's containerd which it has. It changes nothing. Where
-// kubeadm has done its work here, there is nothing left to bring: what runs has
-// its image, and the kubelet may collect the rest.
+// kubeadm has done its work here, what runs has its image, and the kubelet may
+// collect the rest: all that is left to bring is what a new containerd will make
+// pods with, as long as the installed one does not.
 func lookImages(ctx context.Context, env Env) (imagesLook, error) {
 	l := imagesLook{snapshotter: "overlayfs", root: "/var/lib/containerd"}
-	if done, err := lookKubeadm(ctx, env); err == nil && !done.upgrade && done.settled && len(done.stale) == 0 {
-		return l, nil
-	} else if ctx.Err() != nil {
+	k, err := lookKubeadm(ctx, env)
+	if ctx.Err() != nil {
 		return l, context.Cause(ctx)
 	}
+	done := err == nil && !k.upgrade && k.settled && len(k.stale) == 0
 	daemon, err := findContainerd(ctx, env.Host)
 	if errors.Is(err, errNoUnit) { // the containerd step's to refuse
-		l.unknown = err.Error()
+		if !done {
+			l.unknown = err.Error()
+		}
 		return l, nil
 	}
 	if err != nil {
@@ -79,7 +82,12 @@ func lookImages(ctx context.Context, env Env) (imagesLook, error) {
 		return l, err
 	}
 	l.snapshotter, l.root = config.snapshotter(), config.rootDir()
-	needs, err := neededImages(ctx, env, daemon)
+	var needs []imageNeed
+	if done {
+		needs, err = changedSandbox(ctx, env, daemon, config)
+	} else {
+		needs, err = neededImages(ctx, env, daemon)
+	}
 	var refused *hostexec.CommandError
 	switch {
 	case errors.Is(err, hostexec.ErrNotOnHost):
@@ -88,7 +96,7 @@ func lookImages(ctx context.Context, env Env) (imagesLook, error) {
 	case errors.As(err, &refused) && ctx.Err() == nil:
 		l.blocks = append(l.blocks, Block{Reason: "the bundle's kubeadm does not tell which images it needs: " + refused.Error(), Hint: strings.Join(refused.Argv, " ")})
 		return l, nil
-	case err != nil:
+	case err != nil || len(needs) == 0:
 		return l, err
 	}
 	return l, l.compare(ctx, env, needs)

@@ -110,6 +110,16 @@ func newSandboxImage(ctx context.Context, env Env, daemon containerdDaemon) (str
 	return config.sandboxImage(), err
 }
 
+// changedSandbox is the new containerd's sandbox image where the installed one,
+// of this configuration, makes pods with another.
+func changedSandbox(ctx context.Context, env Env, daemon containerdDaemon, installed containerdConfig) ([]imageNeed, error) {
+	name, err := newSandboxImage(ctx, env, daemon)
+	if err != nil || name == "" || name == installed.sandboxImage() {
+		return nil, err
+	}
+	return []imageNeed{{name: cri.ImageName(name)}}, nil
+}
+
 // snapshotter is what unpacks the images of pods.
 func (c containerdConfig) snapshotter() string {
 	for _, t := range []table{c.root.table("plugins", criImages), c.cri().table("containerd")} {

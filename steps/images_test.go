@@ -271,16 +271,3 @@ func TestImagesNeedRoom(t *testing.T) {
 		}
 	}
 }
-
-// Before the first step the copy step is still to bring the sandbox image; the
-// containerd step by itself insists on it.
-func TestSandboxImageIsTheCopyStepsToBring(t *testing.T) {
-	n := newImagesNode(t, "registry.k8s.io", "registry.k8s.io/pause:3.10.2")
-	n.dumps["1.7.35"] += "\n[plugins.\"io.containerd.grpc.v1.cri\"]\nsandbox_image = 'registry.k8s.io/pause:3.8'\n"
-	for first, want := range map[bool]Phase{true: Needed, false: Blocked} {
-		n.env.copyFirst = first
-		if state, err := checkContainerd(t.Context(), n.env); err != nil || state.Phase != want {
-			t.Errorf("%v: %+v %v", first, state, err)
-		}
-	}
-}
