@@ -142,7 +142,10 @@ func runCopy(ctx context.Context, env Env) error {
 	if err != nil {
 		return fmt.Errorf("look at the images: %w", err)
 	}
-	if err := errors.Join(blockedBy(images.blocks), images.pullAll(ctx, env)); err != nil {
+	if err := blockedBy(images.blocks); err != nil {
+		return err
+	}
+	if err := images.pullAll(ctx, env); err != nil {
 		return err
 	}
 	if err := env.Host.FS.MkdirAll(Store, 0o700); err != nil {

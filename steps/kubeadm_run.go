@@ -3,6 +3,7 @@ package steps
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -81,17 +82,19 @@ func awaitKubeadmState(ctx context.Context, env Env, untouched bool) (kubeadmSta
 	if blocks = append(blocks, more...); err != nil || len(blocks) == 0 {
 		return k, err
 	}
-	err = &BlockedError{Blocks: blocks}
-	if !untouched {
-		err = &HintError{Err: errors.New(err.Error()), Hint: strings.Join(Hints(err), "; ")}
-	}
-	return k, err
+	return k, refuse(ctx, untouched, &BlockedError{Blocks: blocks})
 }
 
 // refuse makes err a *BlockedError where nothing was changed yet, and where it
-// is not our own time that is up.
+// is not our own time that is up; anywhere else it is none.
 func refuse(ctx context.Context, untouched bool, err error) error {
-	if !untouched || ctx.Err() != nil {
+	var blocked *BlockedError
+	switch is := errors.As(err, &blocked); {
+	case untouched && is:
+		return err
+	case is:
+		return &HintError{Err: errors.New(err.Error()), Hint: strings.Join(Hints(err), "; ")}
+	case !untouched || ctx.Err() != nil:
 		return err
 	}
 	return &BlockedError{Blocks: []Block{{Reason: err.Error(), Hint: strings.Join(Hints(err), "; ")}}}
@@ -137,15 +140,23 @@ func (k *kubeadmState) run(ctx context.Context, env Env) error {
 }
 
 // haveImages brings what is still missing of the images: containerd may have been
-// down when the bundle was staged, or somebody has removed one since. What cannot
-// be told is left to kubeadm's own check.
+// down when the bundle was staged, or somebody has removed one since. What would
+// have kept copy from it is a *BlockedError here too, before anything is brought.
+// What cannot be told is left to kubeadm's own check.
 func haveImages(ctx context.Context, env Env) error {
 	images, err := lookImages(ctx, env)
-	if err != nil || images.unknown != "" || len(images.due()) == 0 {
-		if err != nil && ctx.Err() == nil {
+	if err != nil {
+		if ctx.Err() == nil {
 			env.Log.Warn("cannot tell whether the images are there", "reason", err.Error())
 		}
 		return nil
+	}
+	room, err := images.room(env)
+	if err != nil {
+		return err
+	}
+	if err := blockedBy(slices.Concat(images.blocks, room)); err != nil || images.unknown != "" || len(images.due()) == 0 {
+		return err
 	}
 	if err := images.pullAll(ctx, env); err != nil {
 		return err
