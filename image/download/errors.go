@@ -11,7 +11,7 @@ import (
 
 // Error says why an address did not give what it should.
 type Error struct {
-	URL  string // without a password
+	URL  string // Redacted
 	Err  error
 	Hint string // what to do about it; may be empty
 
@@ -31,18 +31,26 @@ var (
 )
 
 func refuse(address, hint, format string, args ...any) *Error {
-	return &Error{URL: redacted(address), Err: fmt.Errorf(format, args...), Hint: hint, permanent: true}
+	return &Error{URL: Redacted(address), Err: fmt.Errorf(format, args...), Hint: hint, permanent: true}
 }
 
-func retriable(address string, err error) *Error { return &Error{URL: redacted(address), Err: err} }
+func retriable(address string, err error) *Error { return &Error{URL: Redacted(address), Err: err} }
 
-// redacted is an address that may be shown.
-func redacted(address string) string {
+// Redacted is an address as it may be shown: without what may be a secret in it,
+// and not at all where nobody can tell what is.
+func Redacted(address string) string {
 	u, err := url.Parse(address)
-	if err != nil {
-		return fmt.Sprintf("%.100q", address)
+	if err != nil || u.Host == "" {
+		return "(not shown, as it may have a password)"
 	}
-	return u.Redacted()
+	if u.User != nil {
+		u.User = url.User("xxxxx")
+	}
+	if u.RawQuery != "" { // a redirect may be signed
+		u.RawQuery = "xxxxx"
+	}
+	u.Fragment = ""
+	return u.String()
 }
 
 // classify wraps what the HTTP client says.

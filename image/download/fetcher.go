@@ -129,16 +129,18 @@ func (f *Fetcher) path(sha256, suffix string) string {
 	return filepath.Join(f.o.Cache, sha256+suffix)
 }
 
+const hintAddress = "write https://host/path; in a password, other characters than letters and digits as %XX"
+
 // Allowed tells whether an address may be asked.
 func Allowed(address string, http bool) error {
 	u, err := url.Parse(address)
 	switch {
-	case err != nil:
-		return refuse(address, "", "is not an address: %w", err)
+	case err != nil || u.Opaque != "": // the error would show it, and me:password@host has a scheme
+		return refuse(address, hintAddress, "is not an address")
 	case u.Scheme != "https" && u.Scheme != "http":
-		return refuse(address, "use https", "scheme %q is not known", u.Scheme)
+		return refuse(address, hintAddress, "scheme %q is not known", u.Scheme)
 	case u.Host == "":
-		return refuse(address, "", "has no host")
+		return refuse(address, hintAddress, "has no host")
 	case u.Scheme == "https", u.Scheme == "http" && (http || loopback(u.Hostname())):
 		return nil
 	}

@@ -41,7 +41,7 @@ func (f *Fetcher) retry(ctx context.Context, address string, attempt func() (boo
 			return failed
 		}
 		pause := max(pauses.NextBackOff(), failed.after)
-		f.o.Log.Warn(failed.Err.Error()+", trying again", "url", redacted(address), "in", pause.Round(time.Millisecond))
+		f.o.Log.Warn(failed.Err.Error()+", trying again", "url", Redacted(address), "in", pause.Round(time.Millisecond))
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)

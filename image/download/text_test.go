@@ -84,6 +84,28 @@ func TestPassword(t *testing.T) {
 	}
 }
 
+// What may have a password is not shown, least of all where it is spelled wrong.
+func TestPasswordsAreNotShown(t *testing.T) {
+	for _, address := range []string{
+		"https://me:sec%ret@mirror.example/x", "https://me:sec/ret@mirror.example/x", "https://me:sec ret@mirror.example/x",
+		"https://me:sec\nret@mirror.example/", "me:secret@mirror.example", "https:me:secret@mirror.example", "//me:secret@mirror.example/x",
+		"secret:x@mirror.example", "ftp://secret@mirror.example/x", "ftp://mirror.example/x?token=secret#secret",
+	} {
+		err := Allowed(address, true)
+		var own *Error
+		if !errors.As(err, &own) || strings.Contains(err.Error()+own.Hint, "sec") || own.Hint == "" {
+			t.Errorf("got %v", err)
+		}
+		if shown := Redacted(address); strings.Contains(shown, "sec") {
+			t.Errorf("shows %s", shown)
+		}
+	}
+	const good = "https://mirror.example:8443/dl.k8s.io/x"
+	if Redacted(good) != good {
+		t.Errorf("%s is shown as %s", good, Redacted(good))
+	}
+}
+
 // A certificate that nobody vouches for is refused, at once.
 func TestCertificate(t *testing.T) {
 	s := httptest.NewTLSServer(http.NotFoundHandler())

@@ -87,10 +87,10 @@ func (o Options) fetcher() (*download.Fetcher, error) {
 		}
 		u, err := url.Parse(o.Mirror)
 		if err != nil {
-			return nil, err
+			return nil, errors.New("mirror: is not an address") // Allowed said so
 		}
 		if u.RawQuery != "" || u.Fragment != "" {
-			return nil, fmt.Errorf("mirror %s: paths are put behind it: no '?' and no '#'", u.Redacted())
+			return nil, fmt.Errorf("mirror %s: paths are put behind it: no '?' and no '#'", download.Redacted(o.Mirror))
 		}
 		// The lock says what comes, over whatever. Checksums that come the same way
 		// would say nothing.

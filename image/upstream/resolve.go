@@ -96,7 +96,7 @@ func published(ctx context.Context, f *download.Fetcher, mirror string, old Lock
 			}
 			sum, err := findChecksum(text, path.Base(a.URL))
 			if err != nil {
-				return fmt.Errorf("checksum of %s: %s %w", a.Component, address, err)
+				return fmt.Errorf("checksum of %s: %s %w", a.Component, download.Redacted(address), err)
 			}
 			pins[i] = Pin{a.Component, a.Version, a.Architecture, a.URL, sum}
 			return nil

@@ -211,11 +211,15 @@ func TestBuildRefuses(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			m := newMirror(t, release(), newer)
 			o := options(t, m)
+			o.Mirror = strings.Replace(o.Mirror, "://", "://me:secret@", 1)
 			test.change(t, &o, m)
 			before := tree(t, filepath.Dir(o.Out))
 			_, err := Build(t.Context(), o)
 			if err == nil {
 				t.Fatal("built")
+			}
+			if strings.Contains(err.Error(), "secret") {
+				t.Errorf("shows the mirror's password: %v", err)
 			}
 			for _, want := range test.want {
 				if !strings.Contains(err.Error(), want) {
