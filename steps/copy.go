@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,14 +47,18 @@ func checkCopy(ctx context.Context, env Env) (State, error) {
 	if err != nil {
 		return state, err
 	}
+	staging := demand{dir: StateDir, what: "staging the bundle and keeping what it replaces", hint: "old bundles are below " + Store}
+	if slices.ContainsFunc(state.Changes, func(c Change) bool { return c.Verb == "add" }) {
+		staging.bytes = stagingNeeds(env)
+	}
 	images, err := lookImages(ctx, env)
 	if err != nil {
 		return state, fmt.Errorf("look at the images: %w", err)
 	}
-	return state, images.state(env, &state)
+	return state, images.state(env, &state, staging)
 }
 
-// checkStaged is what there is to do but for images.
+// checkStaged is what there is to do but for images, and for the room that it takes.
 func checkStaged(ctx context.Context, env Env) (State, error) {
 	store, err := env.Host.FS.Resolve(Store)
 	if err != nil {
@@ -103,26 +108,6 @@ func checkStaged(ctx context.Context, env Env) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	need := uint64(image.StagedNeeds(env.Bundle)) + headroom + upgraderSize //nolint:gosec // sizes are positive
-	for _, f := range env.Bundle.Manifest.Files {
-		if f.Component != image.Images { // the backup of what it replaces is about as large
-			need += uint64(f.Size) //nolint:gosec // as above
-		}
-	}
-	if free.Bytes < need {
-		state.Phase = Blocked
-		state.Blocks = append(state.Blocks, Block{
-			Reason: fmt.Sprintf("disk: %s has %d MiB free, staging the bundle and keeping what it replaces needs %d MiB", StateDir, free.Bytes>>20, need>>20),
-			Hint:   fmt.Sprintf("free %d MiB on the file system of %s (old bundles are below %s)", (need-free.Bytes)>>20+1, StateDir, Store),
-		})
-	}
-	if reserve := evictionReserve(env, free); free.Bytes >= need && free.Bytes < need+reserve {
-		state.Phase = Blocked
-		state.Blocks = append(state.Blocks, Block{
-			Reason: fmt.Sprintf("disk: %s has %d MiB free and the upgrade takes up to %d MiB, which leaves less than the %d MiB under which the kubelet evicts pods", StateDir, free.Bytes>>20, need>>20, reserve>>20),
-			Hint:   fmt.Sprintf("free %d MiB on the file system of %s", (need+reserve-free.Bytes)>>20+1, StateDir),
-		})
-	}
 	if free.Inodes < inodes {
 		state.Phase = Blocked
 		state.Blocks = append(state.Blocks, Block{
@@ -131,6 +116,18 @@ func checkStaged(ctx context.Context, env Env) (State, error) {
 		})
 	}
 	return state, nil
+}
+
+// stagingNeeds is how much the bundle takes in the upgrader's directory, and what
+// is kept there of what it replaces.
+func stagingNeeds(env Env) uint64 {
+	need := uint64(image.StagedNeeds(env.Bundle)) + headroom + upgraderSize //nolint:gosec // sizes are positive
+	for _, f := range env.Bundle.Manifest.Files {
+		if f.Component != image.Images { // the backup of what it replaces is about as large
+			need += uint64(f.Size) //nolint:gosec // as above
+		}
+	}
+	return need
 }
 
 func runCopy(ctx context.Context, env Env) error {

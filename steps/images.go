@@ -170,8 +170,8 @@ func (l imagesLook) due() []imageNeed {
 
 // state adds what is to be done to the images to that of the copy step. One that
 // the upgrade does without gives no reason to run, and is pulled by a run that
-// has another.
-func (l imagesLook) state(env Env, s *State) error {
+// has another. others are what else the step demands of the disks.
+func (l imagesLook) state(env Env, s *State, others ...demand) error {
 	due := l.due()
 	if l.unknown != "" {
 		s.Facts = append(s.Facts, Fact{Name: "images", Have: "cannot be told: " + l.unknown})
@@ -201,7 +201,7 @@ func (l imagesLook) state(env Env, s *State) error {
 		}
 	}
 	s.Blocks = append(s.Blocks, l.blocks...)
-	room, err := l.room(env)
+	room, err := l.room(env, others...)
 	if err != nil {
 		return err
 	}
@@ -218,9 +218,10 @@ func (l imagesLook) state(env Env, s *State) error {
 // unpackedTimes is how much larger a compressed layer is on the disk.
 const unpackedTimes = 4
 
-// room blocks where containerd's disk has not enough left for the images.
-func (l imagesLook) room(env Env) ([]Block, error) {
-	var need uint64
+// room blocks where containerd's disk has not enough left for the images, with
+// what else is demanded of it.
+func (l imagesLook) room(env Env, others ...demand) ([]Block, error) {
+	images := demand{dir: l.root, what: "importing the bundle's images", hint: "crictl rmi --prune removes images that nothing uses"}
 	seen := map[string]bool{}
 	for _, n := range l.missing() {
 		if n.brought == nil {
@@ -232,25 +233,11 @@ func (l imagesLook) room(env Env) ([]Block, error) {
 			}
 			seen[b.SHA256] = true
 			size := uint64(b.Size) //nolint:gosec // validated: positive
-			need += size + size
+			images.bytes += size + size
 			if strings.HasSuffix(b.MediaType, "gzip") || strings.HasSuffix(b.MediaType, "zstd") {
-				need += size * (unpackedTimes - 1)
+				images.bytes += size * (unpackedTimes - 1)
 			}
 		}
 	}
-	if need == 0 {
-		return nil, nil
-	}
-	free, err := env.Host.FS.Free(l.root)
-	if err != nil {
-		return nil, err
-	}
-	reserve := evictionReserve(env, free)
-	if free.Bytes >= need+reserve {
-		return nil, nil
-	}
-	return []Block{{
-		Reason: fmt.Sprintf("disk: %s has %d MiB free, the bundle's images take up to %d MiB, and the kubelet evicts pods under %d MiB", l.root, free.Bytes>>20, need>>20, reserve>>20),
-		Hint:   fmt.Sprintf("free %d MiB on the file system of %s (crictl rmi --prune removes images that nothing uses)", (need+reserve-free.Bytes)>>20+1, l.root),
-	}}, nil
+	return roomForAll(env, append(others, images)...)
 }

@@ -252,22 +252,3 @@ func TestBringImages(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
-
-// A disk of containerd's that is too small is found before anything is imported.
-func TestImagesNeedRoom(t *testing.T) {
-	n := newImagesNode(t, "registry.k8s.io", "registry.k8s.io/pause:3.10.2")
-	l, err := lookImages(t.Context(), n.env)
-	n.must(err)
-	for i, need := range l.needs {
-		if need.brought == nil {
-			continue
-		}
-		if blocks, err := l.room(n.env); err != nil || len(blocks) > 0 {
-			t.Errorf("%v %v", blocks, err)
-		}
-		l.needs[i].brought.Blobs[0].Size = 1 << 50
-		if blocks, err := l.room(n.env); err != nil || len(blocks) != 1 || !strings.Contains(blocks[0].Reason, "disk: /var/lib/containerd has") {
-			t.Errorf("%v %v", blocks, err)
-		}
-	}
-}
