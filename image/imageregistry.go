@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/match"
 	"github.com/google/go-containerregistry/pkg/v1/partial"
 
 	"github.com/node-upgrader/node-upgrader/image/oci"
@@ -60,7 +59,7 @@ func (r registries) at(ref string) (name.Tag, error) {
 
 // imageIn is an index with its image for an architecture.
 func imageIn(index v1.ImageIndex, arch string) (foundImage, error) {
-	images, err := partial.FindImages(index, match.Platforms(v1.Platform{OS: "linux", Architecture: arch}))
+	images, err := partial.FindImages(index, func(d v1.Descriptor) bool { return fitsPlatform(d, arch) })
 	if err != nil {
 		return foundImage{}, err
 	}

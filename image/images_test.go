@@ -16,8 +16,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
@@ -132,6 +134,27 @@ func TestImagesFromARegistry(t *testing.T) {
 	_, err = buildWithImages(t, ContainerImageOptions{List: []string{host + "/none:v1"}})
 	if err == nil || !strings.Contains(err.Error(), host+"/none:v1") {
 		t.Errorf("an image that is not there: %v", err)
+	}
+}
+
+// Many an index says linux/arm64/v8.
+func TestImageOfAVariant(t *testing.T) {
+	index := v1.ImageIndex(empty.Index)
+	for _, p := range []v1.Platform{{OS: "windows", Architecture: "arm64"}, {OS: "linux", Architecture: "amd64"}, {OS: "linux", Architecture: "arm64", Variant: "v8"}} {
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add: containerImage(t, p.OS, p.Architecture), Descriptor: v1.Descriptor{Platform: &p},
+		})
+	}
+	found, err := imageIn(index, "arm64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := containerImage(t, "linux", "arm64").Digest()
+	if _, ok := found.content[want.String()]; !ok || err != nil {
+		t.Errorf("it is not %s, %v", want, err)
+	}
+	if _, err := imageIn(index, "riscv64"); err == nil || !strings.Contains(err.Error(), "no image for linux/riscv64") {
+		t.Errorf("got %v", err)
 	}
 }
 
