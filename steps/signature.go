@@ -45,8 +45,8 @@ func CheckSignature(env Env) (by []string, err error) {
 	return by, nil
 }
 
-// hostKeys reads keys of the host. A file that others may write says nothing of
-// what root demands: it is refused.
+// hostKeys reads keys of the host. A file that others than root may change, or put
+// another in the place of, says nothing of what root demands: it is refused.
 func hostKeys(files hostexec.FS, path string) (*trust.Keys, error) {
 	info, err := files.Stat(path)
 	switch {
@@ -56,8 +56,9 @@ func hostKeys(files hostexec.FS, path string) (*trust.Keys, error) {
 		return nil, fmt.Errorf("look at the key %s of the host: %w", path, err)
 	case !info.Mode().IsRegular():
 		return nil, &trust.KeyError{Name: path, Reason: "is not a regular file on the host", Hint: "put the public key there as a file"}
-	case info.Mode().Perm()&0o022 != 0:
-		return nil, &trust.KeyError{Name: path, Reason: "may be written by others than its owner", Hint: "chmod go-w " + path}
+	}
+	if err := onlyRoots(files, path, ownerOf); err != nil {
+		return nil, err
 	}
 	f, err := files.Open(path)
 	if err != nil {
