@@ -125,10 +125,14 @@ func (r *Registries) Referrers(ctx context.Context, repo name.Repository, digest
 
 // Push puts artifacts into a repository in their order, each with everything
 // below it first. What is there is not sent again, so it can be repeated after
-// an interruption. In the end each is fetched again, to prove that it has the
-// same digest.
+// an interruption. Signatures that were added there stay: see lacking. In the end
+// each is fetched again, to prove that it has the same digest.
 func (r *Registries) Push(ctx context.Context, repo name.Repository, all ...Artifact) error {
 	repo = r.repository(repo)
+	all, err := r.lacking(ctx, repo, all)
+	if err != nil {
+		return err
+	}
 	pusher, err := remote.NewPusher(r.with(ctx)...)
 	if err != nil {
 		return err
