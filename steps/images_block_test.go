@@ -57,7 +57,7 @@ func TestRefuse(t *testing.T) {
 		if ExitCode(got) != test.want || !strings.Contains(got.Error(), test.err.Error()) {
 			t.Errorf("%v, untouched %v: %v, exit %d", test.err, test.untouched, got, ExitCode(got))
 		}
-		if test.err == blocked && len(Hints(got)) != 1 {
+		if errors.Is(test.err, blocked) && len(Hints(got)) != 1 {
 			t.Errorf("hints: %q", Hints(got))
 		}
 	}
