@@ -73,7 +73,7 @@ func (s *Systemd) job(ctx context.Context, verb, unit string, reached func(Unit)
 	}
 	// Buffered: go-systemd's dispatcher must not block when we stopped waiting.
 	result := make(chan string, 1)
-	if err := queue(conn, result); err != nil {
+	if err := replied(ctx, func() error { return queue(conn, result) }); err != nil {
 		return fmt.Errorf("%s %s: %w", verb, unit, err)
 	}
 	return await(ctx, verb, unit, result, jobTick, func() (bool, error) {
@@ -153,7 +153,7 @@ func (s *Systemd) Reload(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := conn.ReloadContext(ctx); err != nil {
+	if err := replied(ctx, func() error { return conn.ReloadContext(ctx) }); err != nil {
 		return fmt.Errorf("daemon-reload: %w", err)
 	}
 	return nil
@@ -165,7 +165,7 @@ func (s *Systemd) ResetFailed(ctx context.Context, unit string) error {
 	if err != nil {
 		return err
 	}
-	err = conn.ResetFailedUnitContext(ctx, unit)
+	err = replied(ctx, func() error { return conn.ResetFailedUnitContext(ctx, unit) })
 	if isDBusError(err, noSuchUnit) {
 		return nil
 	}
@@ -181,7 +181,11 @@ func (s *Systemd) Show(ctx context.Context, unit string) (Unit, error) {
 	if err != nil {
 		return Unit{}, err
 	}
-	p, err := conn.GetAllPropertiesContext(ctx, unit)
+	var p map[string]any
+	err = replied(ctx, func() (err error) {
+		p, err = conn.GetAllPropertiesContext(ctx, unit)
+		return err
+	})
 	if err != nil {
 		return Unit{}, fmt.Errorf("show %s: %w", unit, err)
 	}
