@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/node-upgrader/node-upgrader/test/figures"
@@ -140,6 +141,7 @@ func (f fault) run(t *testing.T, good payload.Payload, cp host.Machine, client k
 	back := ready(t, client, cp.Name())
 	put(t, figures.Info("rollback_seconds_"+f.name, back.Sub(noticed).Seconds(), "s"),
 		figures.Info("outage_seconds_"+f.name, back.Sub(stopped).Seconds(), "s"))
+	awaitVersion(t, client, cp.Name(), before.node.KubeletVersion)
 	after := viewOf(t, cp, client)
 	if f.moves { // the steps before it went well
 		after.files, after.tasks, after.node.ContainerRuntimeVersion = before.files, before.tasks, before.node.ContainerRuntimeVersion
@@ -157,6 +159,20 @@ func ready(t *testing.T, client kubernetes.Interface, name string) time.Time {
 	back := time.Now()
 	awaitReady(t, client, name, back)
 	return back
+}
+
+// awaitVersion waits until the kubelet has told its version: it renews its lease
+// before it says anew what it is.
+func awaitVersion(t *testing.T, client kubernetes.Interface, name, version string) {
+	t.Helper()
+	have := ""
+	err := wait.PollUntilContextTimeout(t.Context(), time.Second, time.Minute, true, func(context.Context) (bool, error) {
+		have = nodeInfo(t, client, name).KubeletVersion
+		return have == version, nil
+	})
+	if err != nil {
+		t.Errorf("the kubelet says that it is %s, not %s", have, version)
+	}
 }
 
 // bundle puts the bundle with the broken program onto the node.
