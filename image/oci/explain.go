@@ -65,7 +65,7 @@ func hintFor(registry string, err error) string {
 func answerHint(registry string, status int) string {
 	switch {
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
-		return "log in with `docker login " + registry + "`, or `skopeo login`, as somebody who may do this; what is read is DOCKER_CONFIG, ~/.docker/config.json or REGISTRY_AUTH_FILE"
+		return "log in with `docker login " + registry + "`, or `skopeo login`, as somebody who may do this; what is read is $DOCKER_CONFIG/config.json or ~/.docker/config.json, and only where there is neither REGISTRY_AUTH_FILE: after podman or skopeo login as root it is /run/containers/0/auth.json"
 	case status == http.StatusNotFound:
 		return "there is no such image or repository: look at its name and tag"
 	case status == http.StatusRequestEntityTooLarge:
